@@ -1,0 +1,1 @@
+from resolvent.patterns import *

@@ -1,0 +1,212 @@
+"""The loops of the analysis, compiled on first use and kept on disk. Imported only by the functions that call them."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def coin_change(strides, n):
+    """fewest[m] = least number of strides that sum to m, for m < n; -1 where none do."""
+    fewest = np.full(n, -1, dtype=np.int32)
+    fewest[0] = 0
+    top = -1  # index of the largest stride ≤ m
+    for m in range(1, n):
+        while top + 1 < len(strides) and strides[top + 1] <= m:
+            top += 1
+        if top >= 0 and strides[top] == m:
+            fewest[m] = 1
+            continue
+        best = np.int32(2**31 - 1)
+        for k in range(top, -1, -1):
+            before = fewest[m - strides[k]]
+            if 0 <= before < best - 1:
+                best = before + 1
+                if best == 2:
+                    break
+        if best < 2**31 - 1:
+            fewest[m] = best
+    return fewest
+
+
+@njit(cache=True)
+def best_relay(lives):
+    """relay[j]: among j and its readers, the one that is itself read the longest."""
+    n = len(lives)
+    relay = np.empty(n, dtype=np.int64)
+    records = np.empty(n, dtype=np.int64)  # positions ≥ j, each read longer than all before it; nearest on top
+    size = 0
+    for j in range(n - 1, -1, -1):
+        reach = min(j + lives[j], n - 1)
+        while size and min(records[size - 1] + lives[records[size - 1]], n - 1) <= reach:
+            size -= 1
+        records[size] = j
+        size += 1
+        low, high = 0, size - 1  # the farthest record that still reads j
+        while low < high:
+            middle = (low + high) // 2
+            if records[middle] <= reach:
+                high = middle
+            else:
+                low = middle + 1
+        relay[j] = records[low]
+    return relay
+
+
+@njit(cache=True)
+def interval_hops(lives, relay):
+    """For each j: the sum of hops to all later positions it reaches, the most hops, and the last position it reaches.
+
+    Positions within t hops of j form an interval up to R_t(j), and R_{t+1}(j) = R_t(relay(j)) for t ≥ 1. Summing
+    (end - R_t) over t therefore needs only the sum at the relay.
+    """
+    n = len(lives)
+    total = np.zeros(n, dtype=np.int64)
+    most = np.zeros(n, dtype=np.int64)
+    end = np.empty(n, dtype=np.int64)
+    for j in range(n - 1, -1, -1):
+        reach = min(j + lives[j], n - 1)
+        r = relay[j]
+        if r == j or min(r + lives[r], n - 1) <= reach:
+            end[j] = reach
+            total[j] = reach - j
+            most[j] = 1 if reach > j else 0
+        else:
+            end[j] = end[r]
+            total[j] = (end[j] - j) + (end[j] - reach) + total[r] - (end[j] - r)
+            most[j] = most[r] + 1
+    return total, most, end
+
+
+@njit(cache=True)
+def fewest_hops_across(lives, relay, n):
+    """min over i < n of the hops from i to i + n."""
+    fewest = 2 * n
+    for i in range(n):
+        hops, j = 1, i
+        while j + lives[j] < i + n and hops < fewest:
+            j = relay[j]
+            hops += 1
+        fewest = min(fewest, hops)
+    return fewest
+
+
+@njit(cache=True)
+def sweep(lives, n, capacity, near_first):
+    """Carry n tokens n places on, one position at a time, at most `capacity` through any node.
+
+    A token held at node j is lost unless it moves on by j + life(j). Each new node takes the tokens whose hold ends
+    soonest, provided it holds them longer; among equals those with the nearest (or farthest) target.
+    Returns the hops as (token, node) in order of time, or none at all if a token was lost.
+    """
+    nodes = 2 * n
+    hold = np.zeros(n, dtype=np.int64)  # the last position that can still fetch token p
+    waiting = [np.int64(0) for _ in range(0)]  # hold · 2nodes + order, least first; stale entries are skipped
+    tokens = [np.int64(0) for _ in range(0)]
+    visited = [np.int64(0) for _ in range(0)]
+    moved = np.empty(capacity, dtype=np.int64)
+    lost = False
+    for i in range(nodes):
+        until = i + lives[i]
+        if i >= n:
+            if hold[i - n] < i:
+                lost = True
+                break
+            tokens.append(i - n)
+            visited.append(i)
+        count = 0
+        while count < capacity - 1 and len(waiting):
+            key = waiting[0]
+            held, order = key // (2 * nodes), key % (2 * nodes)
+            p = order if near_first else nodes - order
+            if hold[p] != held:
+                heapq.heappop(waiting)
+                continue
+            if held >= until:
+                break
+            heapq.heappop(waiting)
+            if held < i:
+                lost = True
+                break
+            hold[p] = until
+            moved[count] = p
+            count += 1
+            tokens.append(p)
+            visited.append(i)
+        if lost:
+            break
+        for c in range(count):
+            p = moved[c]
+            if p + n > until:
+                heapq.heappush(waiting, until * (2 * nodes) + (p if near_first else nodes - p))
+        if i < n:
+            hold[i] = until
+            tokens.append(i)
+            visited.append(i)
+            if i + n > until:
+                heapq.heappush(waiting, until * (2 * nodes) + (i if near_first else nodes - i))
+    if lost:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    return np.array(tokens), np.array(visited)
+
+
+@njit(cache=True)
+def reroute(starts, sources, n, on_path, target, rounds, seed):
+    """Rip up and reroute: while a node carries more than `target` paths, send one path after another the cheapest way.
+
+    `on_path[p, v]` says whether path p visits node p + v; it is changed in place. A node costs more the more paths
+    already use it, and more the longer it has been overfull. Returns whether the target was met.
+    """
+    np.random.seed(seed)
+    nodes = 2 * n
+    load = np.zeros(nodes, dtype=np.int64)
+    for p in range(n):
+        for v in range(n + 1):
+            if on_path[p, v]:
+                load[p + v] += 1
+    grudge = np.zeros(nodes, dtype=np.float64)
+    cost = np.empty(nodes, dtype=np.float64)
+    came_from = np.empty(nodes, dtype=np.int64)
+    price = 1.0
+    for _ in range(rounds):
+        if load.max() <= target:
+            return True
+        for p in np.random.permutation(n):
+            overfull = False
+            for v in range(n + 1):
+                if on_path[p, v] and load[p + v] > target:
+                    overfull = True
+            if not overfull and np.random.random() < 0.7:
+                continue
+            for v in range(n + 1):
+                if on_path[p, v]:
+                    load[p + v] -= 1
+                    on_path[p, v] = False
+            cost[p] = 0.0
+            for v in range(p + 1, p + n + 1):
+                best, via = np.inf, -1
+                for e in range(starts[v], starts[v + 1]):
+                    s = sources[e]
+                    if s >= p and cost[s] < best:
+                        best, via = cost[s], s
+                here = 0.0
+                if v < p + n:
+                    excess = load[v] + 1 - target
+                    here = 1.0 + grudge[v] + 0.01 * load[v] + (price * excess if excess > 0 else 0.0)
+                cost[v] = best + here
+                came_from[v] = via
+            v = p + n
+            while True:
+                on_path[p, v - p] = True
+                load[v] += 1
+                if v == p:
+                    break
+                v = came_from[v]
+        for v in range(nodes):
+            if load[v] > target:
+                grudge[v] += 0.5 * (load[v] - target)
+        price = min(price * 1.3, 1e6)
+    return load.max() <= target

@@ -1,0 +1,240 @@
+"""Patterns that only read what the previous token still held, so that the cache stays as small as one row.
+
+Each position i - f(k) is rounded up to a multiple of a lattice step a_k. Written 1-based, as in docs/theory.md:
+
+    a_0 = f(0),   a_{k+1} = a_k ceil((f(k+1) - f(k)) / a_k)            each step divides the next
+    S_i = { a_k ceil((i - f(k)) / a_k) : f(k) < i }                    lattice form: used to list and to test reads
+    j ∈ S_i  ⇔  0 < i - j ≤ L(j),   L(j) = f(max{k : a_k | j})         lifetime form: used for life, cache and slots
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+from resolvent.patterns.errors import require_length, require_position
+from resolvent.patterns.pattern import Direct, Mask, Pattern, spell
+from resolvent.patterns.strides import Contiguous, Integers, Strides, frozen
+
+# An infinite sequence whose lattice stops growing keeps some positions for ever. No finite look can prove that;
+# after this many levels without growth it is taken as proven.
+_LEVELS_TAKEN_AS_ENDLESS = 1 << 20
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class CacheEfficient(Pattern):
+    """The cache-efficient version of the pattern with these strides."""
+
+    strides: Strides
+    direct: Direct = "all"
+    recurrent: bool = True
+
+    @property
+    def contiguous_columns(self) -> bool:
+        return True
+
+    @cached_property
+    def _lattice(self) -> Lattice:
+        return Lattice(self.strides)
+
+    def offsets(self, n: int) -> Integers:
+        return self.strides.below(require_length(n))
+
+    def sources(self, i: int) -> Integers:
+        i = require_position(i) + 1
+        strides, steps = self._lattice.levels(i)
+        rounded = i - strides
+        rounded += -rounded % steps
+        distinct = np.ones(len(rounded), dtype=np.bool_)
+        np.not_equal(rounded[1:], rounded[:-1], out=distinct[1:])
+        return rounded[distinct][::-1] - 1
+
+    def reads(self, i: int) -> int:
+        i = require_position(i) + 1
+        return sum(c.count(i - 1) - c.count(max(i - 1 - c.life, 0)) for c in self._lattice.classes(i))
+
+    def allows(self, i: npt.ArrayLike, j: npt.ArrayLike) -> Mask:
+        """Bisects the levels, on which the rounded positions descend: the lattice form, not the lifetimes."""
+        reader, source = np.broadcast_arrays(np.asarray(i, dtype=np.int64) + 1, np.asarray(j, dtype=np.int64) + 1)
+        strides, steps = self._lattice.levels(int(reader.max(initial=1)))
+        count = strides.searchsorted(reader)
+        low, high = np.zeros_like(count), count.copy()
+        while np.any(low < high):  # the first level whose rounded position is ≤ source
+            middle = np.minimum((low + high) // 2, max(len(strides) - 1, 0))
+            target = reader - strides[middle]
+            above = (target + -target % steps[middle] > source) & (low < high)
+            low, high = np.where(above, middle + 1, low), np.where(above, high, np.minimum(high, middle))
+        if len(strides) == 0:
+            return np.zeros(reader.shape, dtype=np.bool_)
+        found = np.minimum(low, len(strides) - 1)
+        target = reader - strides[found]
+        return np.asarray((low < count) & (source >= 1) & (target + -target % steps[found] == source))
+
+    def life(self, j: int) -> int | float:
+        found = self._lattice.class_of(require_position(j, "j") + 1)
+        return 0 if found is None else found.life
+
+    def lives(self, n: int) -> Integers:
+        n = require_length(n)
+        lives = np.zeros(n, dtype=np.int64)
+        for c in self._lattice.classes(n):
+            lives[c.step - 1 :: c.step] = min(c.life, n)
+        return lives
+
+    def period(self, n: int) -> int:
+        _, steps = self._lattice.levels(require_length(n))
+        return int(steps[-1]) if len(steps) else 1
+
+    def slots(self, n: int) -> int:
+        last = require_length(n) - 1
+        return sum(min(c.ring, c.count(last)) for c in self._lattice.classes(last + 1))
+
+    def slot(self, j: int) -> int:
+        return self._lattice.slot(require_position(j, "j") + 1)
+
+    def cache_efficient(self) -> CacheEfficient:
+        return self
+
+    def __str__(self) -> str:
+        return spell(self.strides, self.direct, self.recurrent) + "+cache"
+
+
+@dataclass(frozen=True)
+class Class:
+    """The positions (1-based) divisible by `step` but not by the next class's step: all live equally long."""
+
+    step: int
+    next_step: int | None
+    life: int | float
+    ring: int | float
+
+    def count(self, last: int | float) -> int:
+        """How many of them are ≤ last."""
+        last = int(last)
+        return last // self.step - (last // self.next_step if self.next_step else 0)
+
+
+class Lattice:
+    """The steps a_k, grouped into classes of equal step; grown as far as a question needs, then remembered."""
+
+    def __init__(self, strides: Strides) -> None:
+        self._strides = strides
+        self._levels: tuple[int, Integers, Integers] = (0, *_steps(strides, 0))
+        self._classes: tuple[Class, ...] = ()
+        self._complete = 0  # the classes of all positions below this are final
+        self._slot_of: dict[tuple[int, int], int] = {}
+
+    def levels(self, i: int) -> tuple[Integers, Integers]:
+        """f(k) and a_k for all f(k) < i."""
+        limit, strides, steps = self._levels
+        if limit < i:
+            limit = 1 << max(i, 1024).bit_length()
+            strides, steps = _steps(self._strides, limit)
+            self._levels = (limit, strides, steps)
+        count = strides.searchsorted(i)
+        return strides[:count], steps[:count]
+
+    def classes(self, j: int) -> tuple[Class, ...]:
+        """The classes that positions ≤ j may belong to."""
+        if self._complete <= j:
+            self._grow(j)
+        return tuple(c for c in self._classes if c.step <= j)
+
+    def class_of(self, j: int) -> Class | None:
+        """The class of position j: the coarsest whose step divides it."""
+        if self._complete <= j:
+            self._grow(j)
+        found = None
+        for c in self._classes:
+            if j % c.step:
+                break
+            found = c
+        return found
+
+    def slot(self, j: int) -> int:
+        """Rings of the classes, their slots numbered in the order in which a growing sequence first fills them.
+
+        Class t needs as many slots as it has positions in a window of one lifetime, and reuses them in turn. The
+        numbering does not depend on the sequence length, and n tokens fill exactly the first `slots(n)`.
+        """
+        c = self.class_of(j)
+        if c is None:
+            return -1
+        turn = c.count(j) - 1
+        if not math.isinf(c.ring):
+            turn %= int(c.ring)
+        key = (c.step, turn)
+        slot = self._slot_of.get(key)
+        if slot is None:
+            first = c.step * self._multiplier(c, turn)  # the first position that ever takes this slot
+            slot = sum(min(int(min(d.ring, first)), d.count(first - 1)) for d in self._classes if d.step < first)
+            if not math.isinf(c.ring):
+                self._slot_of[key] = slot
+        return slot
+
+    @staticmethod
+    def _multiplier(c: Class, turn: int) -> int:
+        """The (turn+1)-th positive integer that is not a multiple of next_step/step."""
+        if c.next_step is None:
+            return turn + 1
+        ratio = c.next_step // c.step
+        return turn + 1 + turn // (ratio - 1)
+
+    def _grow(self, j: int) -> None:
+        """Extend the levels until a step exceeds j, so that the class of every position ≤ j is known."""
+        if isinstance(self._strides, Contiguous):
+            life = math.inf if self._strides.size is None else self._strides.size
+            self._classes = (Class(1, None, life, life),) if life else ()
+            self._complete = 1 << 62
+            return
+        limit = max(j, 1024)
+        while True:
+            strides, steps = self.levels(limit)
+            ended = self._strides.last is not None and self._strides.last < limit
+            if ended or (len(steps) and steps[-1] > j) or len(steps) > _LEVELS_TAKEN_AS_ENDLESS:
+                break
+            limit *= 2
+        starts = np.flatnonzero(np.diff(steps, prepend=0))
+        found: list[Class] = []
+        for index, start in enumerate(starts):
+            is_last = index + 1 == len(starts)
+            if is_last and not ended and steps[-1] > j:
+                break  # its life is not known yet, and no position ≤ j belongs to it
+            next_step = None if is_last else int(steps[starts[index + 1]])
+            final_level = len(steps) - 1 if is_last else starts[index + 1] - 1
+            life = math.inf if is_last and not ended else int(strides[final_level])
+            found.append(Class(int(steps[start]), next_step, life, _ring(int(steps[start]), next_step, life)))
+        self._classes, self._complete = tuple(found), (1 << 62 if ended else max(j + 1, self._complete))
+        if found and math.isinf(found[-1].life):
+            self._complete = 1 << 62
+
+
+def _ring(step: int, next_step: int | None, life: int | float) -> int | float:
+    """The most positions of a class in any `life` consecutive integers: how many slots it needs.
+
+    Count in units of the step: a window holds at most ceil(life/step) multiples in a row, of which one in `ratio`
+    belongs to coarser classes; the best window starts just after one of those.
+    """
+    if isinstance(life, float):
+        return math.inf
+    most = -(-life // step)
+    return most if next_step is None else most - most // (next_step // step)
+
+
+def _steps(strides: Strides, limit: int) -> tuple[Integers, Integers]:
+    """f(k) and a_k for all f(k) < limit."""
+    values = strides.below(limit)
+    if isinstance(strides, Contiguous):
+        return values, np.broadcast_to(np.int64(1), values.shape)
+    steps = np.empty_like(values)
+    step, before = 0, 0
+    for k, value in enumerate(values.tolist()):
+        step = value if k == 0 else step * -(-(value - before) // step)
+        steps[k], before = step, value
+    return values, frozen(steps)
