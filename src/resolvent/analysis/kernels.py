@@ -95,12 +95,26 @@ def fewest_hops_across(lives, relay, n):
 
 
 @njit(cache=True)
-def sweep(lives, n, capacity, near_first):
+def next_longer(lives):
+    """The next position that is read at least as long as this one is (the end of the sequence if none)."""
+    n = len(lives)
+    following = np.full(n, n, dtype=np.int64)
+    for i in range(n - 2, -1, -1):
+        k = i + 1
+        while k < n and k + lives[k] < i + lives[i]:
+            k = following[k]
+        following[i] = k
+    return following
+
+
+@njit(cache=True)
+def sweep(lives, following, n, capacity, eager, near_first, most_visits):
     """Carry n tokens n places on, one position at a time, at most `capacity` through any node.
 
     A token held at node j is lost unless it moves on by j + life(j). Each new node takes the tokens whose hold ends
-    soonest, provided it holds them longer; among equals those with the nearest (or farthest) target.
-    Returns the hops as (token, node) in order of time, or none at all if a token was lost.
+    soonest, provided it holds them longer; among equals those with the nearest (or farthest) target. An eager sweep
+    always does so; a patient one leaves a token that can still wait for a longer-lived node.
+    Returns the visits as (token, node) in order of time; none at all if a token was lost or the visits grew too many.
     """
     nodes = 2 * n
     hold = np.zeros(n, dtype=np.int64)  # the last position that can still fetch token p
@@ -111,6 +125,7 @@ def sweep(lives, n, capacity, near_first):
     lost = False
     for i in range(nodes):
         until = i + lives[i]
+        worthwhile = until if eager else min(until, following[i])
         if i >= n:
             if hold[i - n] < i:
                 lost = True
@@ -125,18 +140,19 @@ def sweep(lives, n, capacity, near_first):
             if hold[p] != held:
                 heapq.heappop(waiting)
                 continue
-            if held >= until:
-                break
-            heapq.heappop(waiting)
             if held < i:
                 lost = True
                 break
+            if held >= worthwhile:
+                break
+            heapq.heappop(waiting)
             hold[p] = until
             moved[count] = p
             count += 1
             tokens.append(p)
             visited.append(i)
-        if lost:
+        if lost or len(tokens) > most_visits:
+            lost = True
             break
         for c in range(count):
             p = moved[c]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import final
 
 import numpy as np
@@ -57,7 +58,8 @@ class CacheEfficient(Pattern):
 
     def reads(self, i: int) -> int:
         i = require_position(i) + 1
-        return sum(c.count(i - 1) - c.count(max(i - 1 - c.life, 0)) for c in self._lattice.classes(i))
+        classes = self._lattice.classes_within(i)
+        return sum(c.count(i - 1) - c.count(max(i - 1 - c.life, 0)) for c in classes)
 
     def allows(self, i: npt.ArrayLike, j: npt.ArrayLike) -> Mask:
         """Bisects the levels, on which the rounded positions descend: the lattice form, not the lifetimes."""
@@ -83,8 +85,8 @@ class CacheEfficient(Pattern):
     def lives(self, n: int) -> Integers:
         n = require_length(n)
         lives = np.zeros(n, dtype=np.int64)
-        for c in self._lattice.classes(n):
-            lives[c.step - 1 :: c.step] = min(c.life, n)
+        for c in self._lattice.classes_within(n):
+            lives[c.step - 1 :: c.step] = c.life
         return lives
 
     def period(self, n: int) -> int:
@@ -146,6 +148,13 @@ class Lattice:
             self._grow(j)
         return tuple(c for c in self._classes if c.step <= j)
 
+    def classes_within(self, n: int) -> tuple[Class, ...]:
+        """The classes as n tokens see them: no level beyond n matters, so the last one is taken to end with n."""
+        if isinstance(self._strides, Contiguous):
+            reach = n if self._strides.size is None else min(self._strides.size, n)
+            return (Class(1, None, reach, reach),) if reach else ()
+        return tuple(_classes(*self.levels(n), ended=True))
+
     def class_of(self, j: int) -> Class | None:
         """The class of position j: the coarsest whose step divides it."""
         if self._complete <= j:
@@ -200,19 +209,22 @@ class Lattice:
             if ended or (len(steps) and steps[-1] > j) or len(steps) > _LEVELS_TAKEN_AS_ENDLESS:
                 break
             limit *= 2
-        starts = np.flatnonzero(np.diff(steps, prepend=0))
-        found: list[Class] = []
-        for index, start in enumerate(starts):
-            is_last = index + 1 == len(starts)
-            if is_last and not ended and steps[-1] > j:
-                break  # its life is not known yet, and no position ≤ j belongs to it
-            next_step = None if is_last else int(steps[starts[index + 1]])
-            final_level = len(steps) - 1 if is_last else starts[index + 1] - 1
-            life = math.inf if is_last and not ended else int(strides[final_level])
-            found.append(Class(int(steps[start]), next_step, life, _ring(int(steps[start]), next_step, life)))
-        self._classes, self._complete = tuple(found), (1 << 62 if ended else max(j + 1, self._complete))
-        if found and math.isinf(found[-1].life):
-            self._complete = 1 << 62
+        found = _classes(strides, steps, ended)
+        if not ended and steps[-1] > j:
+            found.pop()  # its life is not known yet, and no position ≤ j belongs to it
+        self._classes = tuple(found)
+        self._complete = 1 << 62 if found and found[-1].next_step is None else max(j + 1, self._complete)
+
+
+def _classes(strides: Integers, steps: Integers, ended: bool) -> list[Class]:
+    """Levels of equal step make one class; the last one lives for ever unless the strides have ended."""
+    starts = np.flatnonzero(np.diff(steps, prepend=0)).tolist()
+    found = []
+    for start, following in zip_longest(starts, starts[1:]):
+        step, next_step = int(steps[start]), None if following is None else int(steps[following])
+        life = math.inf if following is None and not ended else int(strides[-1 if following is None else following - 1])
+        found.append(Class(step, next_step, life, _ring(step, next_step, life)))
+    return found
 
 
 def _ring(step: int, next_step: int | None, life: int | float) -> int | float:
