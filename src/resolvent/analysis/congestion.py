@@ -52,7 +52,7 @@ def congestion(pattern: Pattern, n: int, effort: Effort = "search") -> Congestio
         raise PatternError(
             f"expected effort {' or '.join(get_args(Effort))}, got {effort!r}.{closest(str(effort), get_args(Effort))}"
         )
-    lower, lower_by = _lower_bound(pattern, n)
+    lower, lower_by = lower_bound(pattern, n)
     if math.isinf(lower):
         return Congestion(lower, lower, lower_by, lower_by)
     lower = int(lower)
@@ -107,7 +107,7 @@ def _settle(pattern: Pattern, n: int, lower: int, best: Routing) -> tuple[int, R
     return lower, best
 
 
-def _lower_bound(pattern: Pattern, n: int) -> tuple[int | float, str]:
+def lower_bound(pattern: Pattern, n: int) -> tuple[int | float, str]:
     """The best proven lower bound and its argument; infinite when a token has no path."""
     if not pattern.recurrent:
         joined = bool(np.all(pattern.allows(np.arange(n) + n, np.arange(n))))

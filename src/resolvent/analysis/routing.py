@@ -86,7 +86,5 @@ def verify(pattern: Pattern, routing: Routing) -> int:
         raise RoutingError(f"{pattern} has no edge from {nodes[e]} to {nodes[e + 1]}, which a path uses.")
     if not pattern.recurrent and np.any(np.diff(starts) != 2):
         raise RoutingError(f"{pattern} has no feedback, so a path is one edge; some paths are longer.")
-    counts: dict[int, int] = {}
-    for node in nodes.tolist():
-        counts[node] = counts.get(node, 0) + 1
-    return max(counts.values())
+    _, counts = np.unique(nodes, return_counts=True)
+    return int(counts.max())
