@@ -1,4 +1,5 @@
-"""Congestion: how many tokens must share one state when n tokens are copied n places on.
+"""
+Congestion: how many tokens must share one state when n tokens are copied n places on.
 
 Always `lower ≤ C ≤ upper`, each side with the argument that proves it, and every routing walked by `verify`.
 Lower bounds: the path length (each of n paths visits d + 1 of 2n nodes) and the cut (every path crosses each cut
@@ -42,7 +43,8 @@ class Congestion:
 
 
 def congestion(pattern: Pattern, n: int, effort: Effort = "search") -> Congestion:
-    """Bounds on the congestion of copying n tokens.
+    """
+    Bounds on the congestion of copying n tokens.
 
     `effort`: "quick" for the bounds and the routers that take one pass; "search" adds rip-up-and-reroute while a gap
     is left and n is moderate; "exact" adds an integer program (SciPy's HiGHS) for small n.
@@ -76,7 +78,7 @@ def _edges(pattern: Pattern, n: int) -> int:
 
 
 def _upper_bound(pattern: Pattern, n: int, lower: int, search: bool) -> tuple[int, str, Routing | None]:
-    """What shifting one path or sweeping once over the sequence finds. The routing is left out where writing it down would take too much memory."""
+    """What shifting a path or sweeping over the sequence finds; no routing where it is too long to write out."""
     upper, upper_by, routing = n, "n paths in all", None
     if pattern.period(2 * n) == 1:
         path = routers.shortest_path(pattern, n)
@@ -133,7 +135,7 @@ def lower_bound(pattern: Pattern, n: int) -> tuple[int | float, str]:
 
 
 def path_length_bound(hops: int) -> int:
-    """n paths of at least `hops` edges on 2n nodes. A node at either end of the sequence cannot be full, hence + 1."""
+    """N paths of at least `hops` edges on 2n nodes. A node at either end of the sequence cannot be full, hence + 1."""
     return 1 if hops < 2 else (hops + 1) // 2 + 1
 
 

@@ -1,4 +1,5 @@
-"""The exact method for small n: an integer program with one 0/1 unknown per path and edge.
+"""
+The exact method for small n: an integer program with one 0/1 unknown per path and edge.
 
 SciPy's HiGHS rather than OR-Tools' CP-SAT: the programs that are left after the bounds and routers are small (at most
 a few thousand unknowns), HiGHS settles them in seconds, and SciPy is a dependency that most users have already.
@@ -23,7 +24,7 @@ def route_within(
         from scipy.sparse import coo_array
     except ImportError as error:
         raise ImportError(
-            "effort='exact' solves an integer program with SciPy, which is not installed: pip install 'resolvent[exact]'."
+            "effort='exact' needs SciPy for its integer program, which is missing: pip install 'resolvent[exact]'."
         ) from error
 
     # One unknown per (path, edge) whose edge lies between the path's ends.

@@ -58,7 +58,8 @@ def best_relay(lives):
 
 @njit(cache=True)
 def interval_hops(lives, relay):
-    """For each j: the sum of hops to all later positions it reaches, the most hops, and the last position it reaches.
+    """
+    For each j: the sum of hops to all later positions it reaches, the most hops, and the last position it reaches.
 
     Positions within t hops of j form an interval up to R_t(j), and R_{t+1}(j) = R_t(relay(j)) for t ≥ 1. Summing
     (end - R_t) over t therefore needs only the sum at the relay.
@@ -83,7 +84,7 @@ def interval_hops(lives, relay):
 
 @njit(cache=True)
 def fewest_hops_across(lives, relay, n):
-    """min over i < n of the hops from i to i + n."""
+    """Min over i < n of the hops from i to i + n."""
     fewest = 2 * n
     for i in range(n):
         hops, j = 1, i
@@ -109,7 +110,8 @@ def next_longer(lives):
 
 @njit(cache=True)
 def sweep(lives, following, n, capacity, eager, near_first, most_visits):
-    """Carry n tokens n places on, one position at a time, at most `capacity` through any node.
+    """
+    Carry n tokens n places on, one position at a time, at most `capacity` through any node.
 
     A token held at node j is lost unless it moves on by j + life(j). Each new node takes the tokens whose hold ends
     soonest, provided it holds them longer; among equals those with the nearest (or farthest) target. An eager sweep
@@ -171,7 +173,8 @@ def sweep(lives, following, n, capacity, eager, near_first, most_visits):
 
 @njit(cache=True)
 def reroute(starts, sources, n, on_path, target, rounds, seed):
-    """Rip up and reroute: while a node carries more than `target` paths, send one path after another the cheapest way.
+    """
+    Rip up and reroute: while a node carries more than `target` paths, send one path after another the cheapest way.
 
     `on_path[p, v]` says whether path p visits node p + v; it is changed in place. A node costs more the more paths
     already use it, and more the longer it has been overfull. Returns whether the target was met.

@@ -25,7 +25,8 @@ class Reads:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a pattern costs and what it can express on n tokens.
+    """
+    What a pattern costs and what it can express on n tokens.
 
     nnz_a, nnz_b        non-zeros of A (diagonal included) and B
     reads_per_token     past positions a token reads
@@ -96,7 +97,7 @@ class Profile:
             ("period", f"{self.period:,}", ""),
             (
                 "multiply-adds",
-                f"{layer.forward_madds_per_token:,.0f} per token forward, {layer.training_madds_per_token:,.0f} training",
+                f"{layer.forward_madds_per_token:,.0f} per token, {layer.training_madds_per_token:,.0f} in training",
                 "",
             ),
         ]
@@ -125,7 +126,8 @@ def analyze(
     head_dim: int = 64,
     item_bytes: int = 4,
 ) -> Profile:
-    """The profile of a pattern (or its spelling) on n tokens.
+    """
+    The profile of a pattern (or its spelling) on n tokens.
 
     >>> analyze("exponential+cache", n=1024).cache_slots
     10

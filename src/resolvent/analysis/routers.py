@@ -9,7 +9,6 @@ from resolvent.analysis.routing import Routing
 from resolvent.patterns import Pattern
 from resolvent.patterns.strides import Integers
 
-
 # A routing is written out only up to this many node visits in all (40 MB); beyond, bounds come without one.
 MOST_VISITS = 5_000_000
 
@@ -28,7 +27,8 @@ def shortest_path(pattern: Pattern, n: int) -> Integers:
 
 
 def shift_load(path: Integers, n: int) -> int:
-    """The congestion of the n copies of a path from 0 to n, each shifted by one: the most nodes in n consecutive places.
+    """
+    The congestion of the n copies of a path from 0 to n, each shifted by one: the most nodes in n consecutive places.
 
     Node v lies on copy v - u for each node u of the path with v - n < u ≤ v. At most the number of hops, since the
     two ends of the path are n apart.
@@ -43,7 +43,8 @@ def shift(path: Integers, n: int) -> Routing:
 
 
 def sweep(pattern: Pattern, n: int, lower: int, search: bool = True) -> Routing | None:
-    """Contiguous columns: carry all tokens forward together, the one that must move soonest first.
+    """
+    Contiguous columns: carry all tokens forward together, the one that must move soonest first.
 
     With a search, finds the least capacity at which an eager sweep loses no token (beyond n = 4096, to 3 %),
     starting at the proven lower bound, which it meets in nearly all cases. Without, one patient sweep: few hops, much
@@ -74,7 +75,9 @@ def sweep(pattern: Pattern, n: int, lower: int, search: bool = True) -> Routing 
             best = routing
         upwards = capacity + step  # gallop up from the lower bound until something works, then bisect
         step *= 2
-        capacity = min(upwards, (failed + best.congestion) // 2) if failed >= capacity else (failed + best.congestion) // 2
+        capacity = (
+            min(upwards, (failed + best.congestion) // 2) if failed >= capacity else (failed + best.congestion) // 2
+        )
     return best
 
 

@@ -55,7 +55,9 @@ class Routing:
     def draw(self) -> str:
         """The paths as text, one row each: where each token rests on its way."""
         if self.n > 64:
-            raise PatternError(f"a routing is drawn as text for n ≤ 64, this one has n = {self.n}: plot its loads instead.")
+            raise PatternError(
+                f"a routing is drawn as text for n ≤ 64, this one has n = {self.n}: plot its loads instead."
+            )
         rows = []
         for p, path in enumerate(self):
             row = np.full(2 * self.n, "·")
@@ -68,7 +70,8 @@ class Routing:
 
 
 def verify(pattern: Pattern, routing: Routing) -> int:
-    """Walk every path; return the congestion, or raise at the first step the pattern does not allow.
+    """
+    Walk every path; return the congestion, or raise at the first step the pattern does not allow.
 
     Shares no code with the routers: it asks the pattern about each edge, and counts the loads anew.
     """

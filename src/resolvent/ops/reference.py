@@ -1,4 +1,5 @@
-"""The definition, row by row: y = (I - B)^-1 A x. Readable, never optimised, and the judge of every other backend.
+"""
+The definition, row by row: y = (I - B)^-1 A x. Readable, never optimised, and the judge of every other backend.
 
 Coefficients live on a pattern. With W the widest row and `pattern.table(n)` its sources, nearest first:
 
@@ -76,7 +77,8 @@ def matrices(alpha: Tensor, beta: Tensor | None, pattern: Pattern) -> tuple[Tens
 def transfer(a: Tensor, b: Tensor) -> Tensor:
     """T = (I - B)^-1 A, dense: the weight of every input in every output."""
     identity = torch.eye(b.shape[-1], dtype=b.dtype, device=b.device)
-    return torch.linalg.solve_triangular(identity - b, a, upper=False, unitriangular=True)
+    t: Tensor = torch.linalg.solve_triangular(identity - b, a, upper=False, unitriangular=True)
+    return t
 
 
 def transfer_by_hops(a: Tensor, b: Tensor) -> Tensor:
@@ -90,7 +92,8 @@ def transfer_by_hops(a: Tensor, b: Tensor) -> Tensor:
 def gated_softmax(
     qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor, pattern: Pattern, scale: float
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention-like coefficients: alpha = (1 - g) softmax(qa·ka), beta = g softmax(qb·kb), on the pattern.
+    """
+    Attention-like coefficients: alpha = (1 - g) softmax(qa·ka), beta = g softmax(qb·kb), on the pattern.
 
     g is one number per token and head; where a token has nothing to feed back, g counts as 0, so that every row of
     A + B sums to one.
@@ -116,7 +119,8 @@ def gated_softmax(
 # never leave [0, 1], and y^_i = sum w_ij x_j + sum v_ij y^_j is T~ x with its rows normalised.
 def whole_softmax(score_a: Tensor, score_b: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor]:
     """Coefficients (w, v) whose T is the row-normalised one of exp(score_a), exp(score_b). Layouts as alpha, beta."""
-    w, v, logs = [], [], []
+    w, v = [], []
+    logs: list[Tensor] = []
     for i, sources in _rows(pattern, score_a.shape[-2]):
         p = score_a[..., i, : 1 + len(sources) if pattern.direct == "all" else 1]
         r = score_b[..., i, : len(sources)]
@@ -131,7 +135,7 @@ def whole_softmax(score_a: Tensor, score_b: Tensor, pattern: Pattern) -> tuple[T
 # Weight sharing A = B D + D' (D, D' diagonal):  y = (I - B)^-1 (B D + D') x = (I - B)^-1 (D + D') x - D x,
 # since (I - B)^-1 B = (I - B)^-1 - I. So only z = y + D x runs through the recurrence, and only z need be kept.
 def solve_tied(x: Tensor, beta: Tensor, d: Tensor, d_prime: Tensor, pattern: Pattern) -> Tensor:
-    """y for A = B diag(d) + diag(d'), without ever using A.  d, d_prime: (..., N)."""
+    """Y for A = B diag(d) + diag(d'), without ever using A.  d, d_prime: (..., N)."""
     z: list[Tensor] = []
     for i, sources in _rows(pattern, x.shape[-2]):
         z_i = (d[..., i] + d_prime[..., i])[..., None] * x[..., i, :]

@@ -1,4 +1,5 @@
-"""Patterns that only read what the previous token still held, so that the cache stays as small as one row.
+"""
+Patterns that only read what the previous token still held, so that the cache stays as small as one row.
 
 Each position i - f(k) is rounded up to a multiple of a lattice step a_k. Written 1-based, as in docs/theory.md:
 
@@ -95,7 +96,7 @@ class CacheEfficient(Pattern):
 
     def slots(self, n: int) -> int:
         last = require_length(n) - 1
-        return sum(min(c.ring, c.count(last)) for c in self._lattice.classes(last + 1))
+        return sum(int(min(c.ring, c.count(last))) for c in self._lattice.classes(last + 1))
 
     def slot(self, j: int) -> int:
         return self._lattice.slot(require_position(j, "j") + 1)
@@ -167,7 +168,8 @@ class Lattice:
         return found
 
     def slot(self, j: int) -> int:
-        """Rings of the classes, their slots numbered in the order in which a growing sequence first fills them.
+        """
+        Rings of the classes, their slots numbered in the order in which a growing sequence first fills them.
 
         Class t needs as many slots as it has positions in a window of one lifetime, and reuses them in turn. The
         numbering does not depend on the sequence length, and n tokens fill exactly the first `slots(n)`.
@@ -228,7 +230,8 @@ def _classes(strides: Integers, steps: Integers, ended: bool) -> list[Class]:
 
 
 def _ring(step: int, next_step: int | None, life: int | float) -> int | float:
-    """The most positions of a class in any `life` consecutive integers: how many slots it needs.
+    """
+    The most positions of a class in any `life` consecutive integers: how many slots it needs.
 
     Count in units of the step: a window holds at most ceil(life/step) multiples in a row, of which one in `ratio`
     belongs to coarser classes; the best window starts just after one of those.

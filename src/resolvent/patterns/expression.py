@@ -55,7 +55,7 @@ def _build(node: ast.expr, text: str) -> Function:
     match node:
         case ast.Constant(value=value) if isinstance(value, int) and not isinstance(value, bool):
             constant = value
-            return lambda k: constant
+            return lambda _: constant
         case ast.Name(id="k"):
             return lambda k: k
         case ast.UnaryOp(op=ast.USub(), operand=operand):

@@ -1,4 +1,5 @@
-"""What every pattern answers: who reads whom, for how long, and where a decoder keeps it.
+"""
+What every pattern answers: who reads whom, for how long, and where a decoder keeps it.
 
 Positions are 0-based everywhere in the public interface. The mathematics of cache-efficient patterns is 1-based
 (docs/theory.md); `cache_efficient.py` shifts at its border and nowhere else.
@@ -12,7 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from resolvent.patterns.errors import PatternError, require_length, require_position
+from resolvent.patterns.errors import PatternError, require_length
 from resolvent.patterns.strides import Contiguous, Integers, Strides
 
 Direct = Literal["all", "diagonal"]
@@ -23,7 +24,8 @@ _LARGEST_MASK = 32_768
 
 
 class Pattern(ABC):
-    """Which past positions each token may read. Frozen and hashable; knows integers, no coefficients.
+    """
+    Which past positions each token may read. Frozen and hashable; knows integers, no coefficients.
 
     `A` acts on the readable positions and on the token itself when `direct == "all"`, on the token alone when
     `direct == "diagonal"`. `B` acts on the readable positions when `recurrent`, and is zero otherwise.
@@ -62,7 +64,7 @@ class Pattern(ABC):
 
     @abstractmethod
     def life(self, j: int) -> int | float:
-        """How long position j matters: its last reader is `j + life(j)`. `math.inf` if there is no last one."""
+        """How many tokens on position j is last read: by token `j + life(j)`. `math.inf` if there is no last one."""
 
     @abstractmethod
     def lives(self, n: int) -> Integers:

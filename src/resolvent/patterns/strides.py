@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import count
+from itertools import count, pairwise
 from typing import final
 
 import numpy as np
@@ -175,10 +175,10 @@ def check_increasing(values: tuple[int, ...] | list[int], name: str, k: int | No
                 f"{name!r} reads {value} positions back at k={index}: expected strides ≥ 1 "
                 f"(a token always sees itself, so 0 is not a stride). Shift it, for example 'k+1' for 'k'."
             )
-    for index, (before, after) in enumerate(zip(values, values[1:], strict=False), start=last - len(values) + 2):
+    for index, (before, after) in enumerate(pairwise(values), start=last - len(values) + 2):
         if after <= before:
             raise PatternError(
-                f"{name!r} is not strictly increasing: expected f({index}) > f({index - 1}), got {after} after {before}."
+                f"{name!r} must strictly increase: expected f({index}) > f({index - 1}), got {after} after {before}."
             )
 
 

@@ -1,0 +1,36 @@
+# Everything starts here: `make demo`, `make test`, `make check`. Each sets up .venv first, and only if needed.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help setup demo test check slow clean
+
+help: ## say what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+setup: $(STAMP) ## create .venv and install the package into it
+
+# The stamp holds the files it was made from, so a second run does nothing.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed, this is " + sys.version'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## compare the paper's nine structures; figures into out/
+	$(BIN)/resolvent compare --n 1024 --plot out/compare.png --pages out
+
+test: $(STAMP) ## run the tests
+	$(BIN)/python -m pytest -n 2
+
+slow: $(STAMP) ## run the slow studies too
+	$(BIN)/python -m pytest -n 2 -m slow
+
+check: $(STAMP) ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean: ## remove what was made
+	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Figures and tables. Needs matplotlib and rich, never torch."""

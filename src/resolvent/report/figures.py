@@ -1,0 +1,186 @@
+"""Pictures of patterns: who reads whom, what is held, how far, how crowded, how it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
+
+from resolvent.analysis import Congestion, Profile, hop_matrix
+from resolvent.analysis.congestion import occupancy
+from resolvent.analysis.growth import most_reads
+from resolvent.patterns import Pattern
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_INK, _A, _B, _BOTH = "#1b1f24", "#7fa7d9", "#d9905b", "#3d5a80"
+_LARGEST_PICTURE = 512
+
+
+def save(figure: Figure, path: str | Path) -> Path:
+    """Write a figure as PNG (or whatever the suffix says), making its folder."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150, facecolor="white")
+    return path
+
+
+def profile_figure(profile: Profile) -> Figure:
+    """One page per pattern: mask, cache over time, hops, load of a routing, growth."""
+    p, n = profile.pattern, min(profile.n, 128)
+    figure = Figure(figsize=(13, 8), layout="constrained")
+    figure.suptitle(str(p), fontsize=15, color=_INK, weight="bold")
+    grid = figure.add_gridspec(2, 3)
+    mask(figure.add_subplot(grid[0, 0]), p, min(n, 64))
+    cache(figure.add_subplot(grid[0, 1]), p, n)
+    hops(figure.add_subplot(grid[0, 2]), p, n)
+    load(figure.add_subplot(grid[1, :2]), profile.congestion, profile.n)
+    both = figure.add_subplot(grid[1, 2])
+    growth(both, {"reads per token": (p, "reads"), "cache slots": (p, "slots")})
+    both.set_title("growth of cost and cache", fontsize=11, color=_INK)
+    return figure
+
+
+def mask_figure(p: Pattern, n: int) -> Figure:
+    """The mask of A and B alone."""
+    figure = Figure(figsize=(6, 6.4), layout="constrained")
+    mask(figure.subplots(), p, n)
+    return figure
+
+
+def comparison_figure(profiles: Sequence[Profile]) -> Figure:
+    """Several patterns side by side: growth of reads and cache, and the cache–congestion trade-off."""
+    figure = Figure(figsize=(15, 5), layout="constrained")
+    reads_axes, slots_axes, trade_axes = figure.subplots(1, 3)
+    patterns = [profile.pattern for profile in profiles]
+    growth(reads_axes, {str(p): (p, "reads") for p in patterns})
+    growth(slots_axes, {str(p): (p, "slots") for p in patterns})
+    reads_axes.set_title("growth of reads per token (time)", fontsize=11, color=_INK)
+    slots_axes.set_title("growth of cache slots (memory)", fontsize=11, color=_INK)
+    trade_off(trade_axes, profiles)
+    return figure
+
+
+def mask(axes: Axes, p: Pattern, n: int) -> None:
+    """Non-zeros of A and B."""
+    n = min(n, _LARGEST_PICTURE)
+    a, b = p.mask(n, "a"), p.mask(n, "b")
+    axes.imshow(a + 2 * b, cmap=ListedColormap(["white", _A, _B, _BOTH]), vmin=0, vmax=3, interpolation="nearest")
+    meanings = ((_A, "A only", a & ~b), (_B, "B only", b & ~a), (_BOTH, "A and B", a & b))
+    for colour, meaning, cells in meanings:
+        if cells.any():
+            axes.scatter([], [], marker="s", color=colour, label=meaning)
+    axes.legend(loc="upper right", frameon=False, fontsize=9)
+    _label(axes, f"who reads whom ({p}, {n} tokens)", "position read", "token")
+
+
+def cache(axes: Axes, p: Pattern, n: int) -> None:
+    """Which positions are held while each token is decoded, with their number on top."""
+    n = min(n, _LARGEST_PICTURE)
+    held = np.tril(np.subtract.outer(np.arange(n), np.arange(n)) <= p.lives(n)[None, :], -1)
+    axes.imshow(held, cmap=ListedColormap(["white", _A]), vmin=0, vmax=1, interpolation="nearest", aspect="auto")
+    counts = axes.twiny()
+    counts.plot(occupancy(p, n), np.arange(n), color=_INK, linewidth=1)
+    counts.set_xlim(0, max(float(occupancy(p, n).max()) * 1.1, 1.0))
+    counts.tick_params(labelsize=8)
+    counts.set_xlabel("positions held (line)", fontsize=9)
+    _label(axes, "", "position held (blue)", "token being decoded")
+
+
+def hops(axes: Axes, p: Pattern, n: int) -> None:
+    """Hops from every input to every output."""
+    matrix = hop_matrix(p, min(n, _LARGEST_PICTURE)).astype(float)
+    matrix[np.triu_indices(len(matrix), 1)] = np.nan
+    unreachable = matrix == -1
+    matrix[unreachable] = np.nan
+    most = int(np.nanmax(matrix))
+    colours = matplotlib.colormaps["viridis"].with_extremes(bad="white")
+    norm = BoundaryNorm(np.arange(-0.5, most + 1.5), colours.N) if most <= 12 else None
+    image = axes.imshow(matrix, cmap=colours, norm=norm, interpolation="nearest")
+    if unreachable.any():
+        axes.imshow(np.where(unreachable, 1.0, np.nan), cmap=ListedColormap(["#dddddd"]), interpolation="nearest")
+        axes.text(0.95, 0.9, "grey: no path", transform=axes.transAxes, ha="right", fontsize=9)
+    bar = axes.figure.colorbar(image, ax=axes, shrink=0.8, label="hops")
+    if most <= 12:
+        bar.set_ticks(list(range(most + 1)))
+    _label(axes, f"hops (at most {most} over {len(matrix)} tokens)", "from input", "to output")
+
+
+def load(axes: Axes, bounds: Congestion, n: int) -> None:
+    """Paths through each node when n tokens are copied n places on."""
+    if bounds.routing is None:
+        text = "some tokens have no path:\nno routing exists" if bounds.exact else "routing too long to write out"
+        axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, fontsize=11)
+    else:
+        edges = np.unique(np.linspace(0, 2 * n, min(2 * n, 256) + 1).astype(int))
+        loads, widths = bounds.routing.loads(), np.diff(edges)
+        highest, total = np.maximum.reduceat(loads, edges[:-1]), np.add.reduceat(loads, edges[:-1])
+        axes.bar(edges[:-1], highest, widths, align="edge", color=_B, label="busiest node nearby")
+        axes.bar(edges[:-1], total / widths, widths, align="edge", color=_BOTH, label="average nearby")
+        axes.axhline(float(bounds.lower), color=_INK, linestyle="--", linewidth=1, label=f"≥ {bounds.lower:,} (proved)")
+        axes.axvline(n, color=_INK, linewidth=0.5)
+        axes.set_ylim(0, float(bounds.upper) * 1.25 + 0.5)
+        axes.legend(frameon=False, fontsize=9, loc="upper right")
+    found = f", at most {bounds.upper:,} here" if bounds.routing else ""
+    _label(axes, f"load when copying {n:,} tokens{found}", "node", "paths through it")
+
+
+def growth(axes: Axes, curves: Mapping[str, tuple[Pattern, Literal["reads", "slots"]]]) -> None:
+    """Reads per token, or cache slots, against n; one named curve each."""
+    sizes = np.unique(np.logspace(3, 16, 40, base=2).astype(int)).tolist()
+    for index, (name, (p, what)) in enumerate(curves.items()):
+        values = [most_reads(p, n) if what == "reads" else p.slots(n) for n in sizes]
+        axes.plot(sizes, values, ["-", "--", ":", "-."][index % 4], linewidth=1.8, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.legend(frameon=False, fontsize=8)
+    axes.grid(alpha=0.25)
+    _label(axes, "", "tokens n", "")
+
+
+def trade_off(axes: Axes, profiles: Sequence[Profile]) -> None:
+    """Cache against congestion, and the line cache × congestion = n below which nothing can lie."""
+    n = profiles[0].n
+    line: npt.NDArray[np.float64] = np.logspace(0, np.log2(n), 50, base=2)
+    axes.plot(line, n / line, color=_INK, linewidth=1, linestyle="--", label="cache × congestion = n")
+    axes.fill_between(line, 0.6, n / line, color=_INK, alpha=0.06, linewidth=0)
+    names: dict[tuple[float, float], list[str]] = {}
+    for profile in profiles:
+        if np.isfinite(profile.congestion.upper):
+            point = (float(profile.cache_slots), float(profile.congestion.upper))
+            names.setdefault(point, []).append(str(profile.pattern))
+    for point, here in names.items():
+        axes.scatter(*point, s=46, color=_B, zorder=3)
+        left = point[0] > n**0.7
+        axes.annotate(
+            "\n".join(here),
+            point,
+            xytext=(-9 if left else 7, 4),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            fontsize=9,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_ylim(0.6, 2.2 * n)
+    axes.legend(frameon=False, fontsize=8, loc="upper right")
+    axes.grid(alpha=0.25)
+    missing = [str(p.pattern) for p in profiles if not np.isfinite(p.congestion.upper)]
+    note = f"\n(no path at all: {', '.join(missing)})" if missing else ""
+    _label(axes, f"the price of a small cache, n = {n:,}{note}", "cache slots", "congestion")
+
+
+def _label(axes: Axes, title: str, x: str, y: str) -> None:
+    if title:
+        axes.set_title(title, fontsize=11, color=_INK)
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+    axes.tick_params(labelsize=8)
