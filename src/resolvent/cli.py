@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 import resolvent
 from resolvent.analysis.congestion import Effort
 from resolvent.analysis.profile import Profile, analyze
-from resolvent.patterns import PAPER_STRUCTURES, PatternError, pattern
+from resolvent.patterns import FAMILIES, MODIFIERS, PAPER_STRUCTURES, PatternError, pattern
 
 app = typer.Typer(
     name="resolvent",
@@ -46,8 +46,11 @@ HeadDim = Annotated[int, typer.Option(help="Dimension of each head.")]
 
 
 @app.command("patterns")
-def list_patterns(n: Length = 1024) -> None:
+def list_patterns(n: Length = 1024, as_json: AsJson = False) -> None:
     """List the pattern families, each with a small picture and its cost."""
+    if as_json:
+        print(json.dumps({"families": FAMILIES, "modifiers": MODIFIERS, "paper": PAPER_STRUCTURES}, indent=2))
+        return
     from resolvent.report import tables
 
     Console().print(tables.families(n))

@@ -19,6 +19,7 @@ from resolvent.analysis.hops import hops_by_distance, interval_reach
 from resolvent.analysis.routing import Routing, verify
 from resolvent.patterns import Pattern, PatternError
 from resolvent.patterns.errors import closest, require_length
+from resolvent.patterns.strides import Integers
 
 Effort = Literal["quick", "search", "exact"]
 
@@ -88,9 +89,9 @@ def _upper_bound(pattern: Pattern, n: int, lower: int, search: bool) -> tuple[in
             assert verify(pattern, routing) == upper
         elif not np.all(pattern.allows(path[1:], path[:-1])):
             raise AssertionError(f"{pattern}: shortest path leaves the pattern")
-    if upper > lower and pattern.contiguous_columns:
+    if pattern.contiguous_columns and (upper > lower or upper_by == "n paths in all"):
         swept = routers.sweep(pattern, n, lower, search)
-        if swept is not None and verify(pattern, swept) < upper:
+        if swept is not None and verify(pattern, swept) <= upper:
             upper, upper_by, routing = swept.congestion, "deadline sweep", swept
     return upper, upper_by, routing
 
@@ -144,7 +145,10 @@ def cut_bound(pattern: Pattern, n: int) -> int:
     s = np.arange(1, 2 * n)  # positions < s lie before the cut
     crossing = np.minimum(np.minimum(s, n), 2 * n - s)
     if pattern.contiguous_columns:
-        live = occupancy(pattern, 2 * n)[1:]
+        lives = pattern.lives(2 * n)
+        live = _held(lives)[1:]
+        lives[:n] = 0
+        crossing += _held(lives)[1:]  # a position ≥ n is also where a path ends, and that one does not cross
     else:
         strides = pattern.offsets(2 * n)
         back = np.arange(n)  # a position this far before the cut at s = n is live if its next reader comes before 2n
@@ -155,9 +159,13 @@ def cut_bound(pattern: Pattern, n: int) -> int:
     return int(np.max(-(-crossing // np.maximum(live, 1))))
 
 
-def occupancy(pattern: Pattern, n: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def occupancy(pattern: Pattern, n: int) -> Integers:
     """How many positions are held when token i is decoded, for each i < n."""
-    lives = pattern.lives(n)
+    return _held(pattern.lives(n))
+
+
+def _held(lives: Integers) -> Integers:
+    n = len(lives)
     born = (lives > 0).astype(np.int64)
     change = np.zeros(n + 1, dtype=np.int64)
     change[1:] += born

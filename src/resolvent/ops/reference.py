@@ -124,9 +124,9 @@ def whole_softmax(score_a: Tensor, score_b: Tensor, pattern: Pattern) -> tuple[T
     for i, sources in _rows(pattern, score_a.shape[-2]):
         p = score_a[..., i, : 1 + len(sources) if pattern.direct == "all" else 1]
         r = score_b[..., i, : len(sources)]
-        terms = torch.cat([p, r + torch.stack([logs[j] for j in sources], -1)] if sources else [p], dim=-1)
-        logs.append(terms.double().logsumexp(-1))
-        weights = terms.softmax(-1)
+        terms = torch.cat([p, r + torch.stack([logs[j] for j in sources], -1)] if sources else [p], dim=-1).double()
+        logs.append(terms.logsumexp(-1))  # they grow with the sequence: float32 would lose what the weights need
+        weights = terms.softmax(-1).to(score_a.dtype)
         w.append(_pad(weights[..., : p.shape[-1]], score_a.shape[-1]))
         v.append(_pad(weights[..., p.shape[-1] :], score_b.shape[-1]))
     return torch.stack(w, dim=-2), torch.stack(v, dim=-2)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from resolvent.patterns.errors import PatternError, require_length
 from resolvent.patterns.strides import Contiguous, Integers, Strides
+from resolvent.patterns.value import Value
 
 Direct = Literal["all", "diagonal"]
 Part = Literal["reads", "a", "b"]
@@ -23,7 +24,7 @@ Mask = npt.NDArray[np.bool_]
 _LARGEST_MASK = 32_768
 
 
-class Pattern(ABC):
+class Pattern(Value, ABC):
     """
     Which past positions each token may read. Frozen and hashable; knows integers, no coefficients.
 

@@ -145,7 +145,8 @@ def _suggest(name: str) -> str:
         return f" It takes a value, for example '{examples[name]}'."
     if name in plain:
         return f" '{name}' takes no value after a colon."
-    return closest(name, [*plain, *examples.values()])
+    choices = [*plain, *examples.values()]
+    return closest(name, [family + modifier for family in choices for modifier in ("", *MODIFIERS)])
 
 
 def _menu() -> str:

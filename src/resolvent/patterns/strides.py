@@ -15,13 +15,14 @@ import numpy.typing as npt
 
 from resolvent.patterns.errors import PatternError, is_integer
 from resolvent.patterns.expression import LARGEST_STRIDE, canonical, compile_expression
+from resolvent.patterns.value import Value
 
 Integers = npt.NDArray[np.int64]
 
 _CHECKED_AT_BIRTH = 64
 
 
-class Strides(ABC):
+class Strides(Value, ABC):
     """A finite or infinite strictly increasing sequence of integers ≥ 1, as a frozen value."""
 
     @property

@@ -139,7 +139,7 @@ def growth(axes: Axes, curves: Mapping[str, tuple[Pattern, Literal["reads", "slo
         values = [most_reads(p, n) if what == "reads" else p.slots(n) for n in sizes]
         axes.plot(sizes, values, ["-", "--", ":", "-."][index % 4], linewidth=1.8, label=name)
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
+    axes.set_yscale("symlog", base=2, linthresh=1)  # down to 0, for patterns that read nothing
     axes.legend(frameon=False, fontsize=8)
     axes.grid(alpha=0.25)
     _label(axes, "", "tokens n", "")

@@ -51,12 +51,18 @@ def families(n: int) -> Table:
     """Every family with a small picture and its cost."""
     table = Table(
         title=f"pattern families (costs at n = {n:,})",
-        caption="Append " + ", ".join(f"{name} ({meaning})" for name, meaning in MODIFIERS.items()) + ".",
+        caption="■ A and B   □ A only   ◆ B only\n"
+        + "\n".join(f"append {name}: {meaning}" for name, meaning in MODIFIERS.items()),
+        caption_justify="left",
         box=box.SIMPLE_HEAD,
         show_lines=True,
+        padding=(0, 1, 0, 0),
     )
-    for name in ("spelling", "picture", "a token reads", "reads per token", "cache slots"):
-        table.add_column(name, justify="right" if name in ("reads per token", "cache slots") else "left")
+    table.add_column("spelling", no_wrap=True, style="bold")
+    table.add_column("picture", no_wrap=True)
+    table.add_column("a token reads")
+    table.add_column("reads", justify="right", no_wrap=True)
+    table.add_column("cache", justify="right", no_wrap=True)
     for spelling, meaning in FAMILIES.items():
         example = _EXAMPLES.get(spelling, spelling)
         shown = spelling if example == spelling else f"{spelling}\n[dim]as in[/dim] {example}"

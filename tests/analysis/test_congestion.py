@@ -1,0 +1,190 @@
+"""Congestion: exact values against exhaustive search, bounds that hold, and a verifier that catches what is wrong."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import resolvent as rv
+from resolvent.analysis import Routing, RoutingError, congestion, hops_by_distance, routers, verify
+from resolvent.analysis.congestion import cut_bound, occupancy, path_length_bound
+from tests.oracles import (
+    STRIDES,
+    cache_efficient_sets,
+    increasing,
+    least_congestion,
+    strides_below,
+    translation_invariant_sets,
+)
+
+
+def check_exact(p: rv.Pattern, sets: list[set[int]], n: int) -> None:
+    """The exact method finds what trying every routing finds, and its own routing shows it."""
+    expected = least_congestion(sets, n)
+    found = congestion(p, n, effort="exact")
+    if expected is None:
+        assert found.lower == found.upper == math.inf
+        assert found.routing is None
+        return
+    assert found.exact
+    assert found.lower == expected
+    assert found.routing is not None
+    assert verify(p, found.routing) == expected
+
+
+@pytest.mark.parametrize("text", STRIDES)
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
+def test_exact_is_exhaustive(text: str, n: int) -> None:
+    strides = strides_below(STRIDES[text], 2 * n)
+    check_exact(rv.pattern(f"stride:{text}"), translation_invariant_sets(strides, 2 * n), n)
+    check_exact(rv.pattern(f"stride:{text}+cache"), cache_efficient_sets(strides, 2 * n), n)
+
+
+@given(increasing)
+@settings(max_examples=25, deadline=None)
+def test_exact_is_exhaustive_on_random_lists(values: list[int]) -> None:
+    check_exact(rv.strided(values), translation_invariant_sets(values, 8), 4)
+    check_exact(rv.strided(values).cache_efficient(), cache_efficient_sets(values, 8), 4)
+
+
+def test_integer_program_closes_a_gap_that_search_leaves() -> None:
+    """k³+1 at n = 7 needs four, though path length alone only proves three."""
+    p = rv.pattern("stride:k**3+1")
+    searched, settled = congestion(p, 7), congestion(p, 7, effort="exact")
+    assert (searched.lower, searched.upper, searched.exact) == (3, 4, False)
+    assert settled.exact
+    assert settled.lower_by == "integer program"
+
+
+@pytest.mark.parametrize("effort", ["quick", "search"])
+@pytest.mark.parametrize("n", [1, 2, 3, 16, 31, 64, 100, 255])
+@pytest.mark.parametrize("spec", [*rv.PAPER_STRUCTURES, "stride:k**3+1+cache", "offsets:1,4,9", "stride:3*k+2+cache"])
+def test_bounds_hold_and_routings_are_real(spec: str, n: int, effort: str) -> None:
+    p = rv.pattern(spec)
+    found = congestion(p, n, effort=effort)
+    assert found.lower <= found.upper
+    if found.routing is not None:
+        assert verify(p, found.routing) == found.upper
+        assert found.routing.congestion == found.upper
+    quick = congestion(p, n, effort="quick")
+    assert (found.lower, found.upper <= quick.upper) == (quick.lower, True)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 16, 100, 1000])
+def test_known_values(n: int) -> None:
+    def value(spec: str) -> float:
+        found = congestion(rv.pattern(spec), n)
+        assert found.exact
+        return found.lower
+
+    assert value("attention") == value("dense") == 1
+    assert value("first-order") == n
+    for k in (2, 3, 8):
+        assert value(f"order:{k}") == math.ceil(n / k)
+        assert value(f"local:{k}") == (1 if n < k else math.inf)
+
+
+@pytest.mark.parametrize("n", [2**t for t in range(11)])
+def test_exponential_at_powers_of_two_is_one(n: int) -> None:
+    found = congestion(rv.exponential(), n)
+    assert (found.lower, found.upper) == (1, 1)
+
+
+@pytest.mark.parametrize("n", [1, 3, 7])
+def test_exponential_breaks_the_printed_bound(n: int) -> None:
+    assert congestion(rv.exponential(), n, effort="exact").lower > math.log2(n)
+
+
+@pytest.mark.parametrize("spec", ["exponential", "quadratic", "stride:k**3+1"])
+def test_up_to_three_hops_congestion_is_the_hops(spec: str) -> None:
+    p = rv.pattern(spec)
+    by_distance = hops_by_distance(p, 301)
+    for n in range(1, 301):
+        found = congestion(p, n, effort="quick")
+        assert found.upper <= by_distance[n]  # shifting one path
+        assert found.lower >= path_length_bound(int(by_distance[n]))
+        if by_distance[n] <= 3:
+            assert found.lower == found.upper == by_distance[n]
+
+
+@pytest.mark.parametrize("n", [16, 64, 128, 256, 512])
+def test_deadline_sweep_meets_the_cut_for_exponential(n: int) -> None:
+    p = rv.pattern("exponential+cache")
+    found = congestion(p, n, effort="quick" if n == 16 else "search")
+    assert found.lower == cut_bound(p, n)
+    if n > 16:
+        assert found.exact
+        assert found.upper_by == "deadline sweep"
+    assert found.lower == pytest.approx(n / math.log2(n), rel=0.06)
+
+
+def test_cache_times_congestion() -> None:
+    """Every path crosses the middle through a live position: no cache-efficient pattern escapes."""
+    for spec in ("exponential+cache", "quadratic+cache", "stride:k**3+1+cache", "order:8", "first-order"):
+        p = rv.pattern(spec)
+        for n in (16, 100, 1024):
+            assert int(occupancy(p, 2 * n).max()) * congestion(p, n, effort="quick").lower >= n
+
+
+def test_quadratic_cache_congestion_grows_like_the_root() -> None:
+    p = rv.pattern("quadratic+cache")
+    for n in (256, 1024, 4096, 65_536):
+        found = congestion(p, n, effort="quick")
+        assert found.lower / math.sqrt(n) == pytest.approx(1.4, abs=0.05)
+
+
+def test_occupancy_is_the_row_length() -> None:
+    for spec in ("exponential+cache", "quadratic+cache", "stride:3*k+2+cache", "order:5", "dense", "first-order"):
+        p = rv.pattern(spec)
+        assert occupancy(p, 200).tolist() == [p.reads(i) for i in range(200)]
+
+
+def test_reroute_repairs_a_bad_routing() -> None:
+    """From the worst start, every token through every node it can use, down to the proven bound."""
+    p, n = rv.pattern("order:4"), 32
+    worst = Routing.from_paths([list(range(i, i + n + 1)) for i in range(n)])
+    assert verify(p, worst) == n
+    assert verify(p, routers.reroute(p, n, 8, worst)) == 8
+
+
+def test_reroute_is_deterministic() -> None:
+    p, n = rv.pattern("quadratic+cache"), 100
+    start = routers.sweep(p, n, 1, search=False)
+    first, second = routers.reroute(p, n, 15, start), routers.reroute(p, n, 15, start)
+    assert np.array_equal(first.nodes, second.nodes)
+
+
+def test_verifier_catches_every_kind_of_error() -> None:
+    p, n = rv.pattern("exponential+cache"), 8
+    good = congestion(p, n).routing
+    paths = [path.tolist() for path in good]
+    assert verify(p, good) == good.congestion
+
+    def broken(change: object) -> Routing:
+        copy = [list(path) for path in paths]
+        change(copy)
+        return Routing.from_paths(copy)
+
+    with pytest.raises(RoutingError, match=r"path 3 runs from 3 to 10: expected from 3 to 11"):
+        verify(p, broken(lambda c: c[3].__setitem__(-1, 10)))
+    with pytest.raises(RoutingError, match="has no edge from 0 to 8"):
+        verify(p, broken(lambda c: c.__setitem__(0, [0, 8])))
+    with pytest.raises(RoutingError, match="has no edge"):
+        verify(p, broken(lambda c: c[2].insert(1, 2)))  # standing still
+    with pytest.raises(RoutingError, match="two or more nodes"):
+        verify(p, broken(lambda c: c.__setitem__(1, [1])))
+    with pytest.raises(RoutingError, match="no feedback"):
+        verify(rv.pattern("attention"), good)
+
+
+def test_routing_draws_itself() -> None:
+    routing = congestion(rv.pattern("first-order"), 3).routing
+    assert routing.draw().splitlines() == ["●●●●··", "·●●●●·", "··●●●●", "123321  load per node, at most 3"]
+    with pytest.raises(rv.PatternError, match="n ≤ 64"):
+        congestion(rv.pattern("dense"), 65).routing.draw()
+
+
+def test_bad_effort() -> None:
+    with pytest.raises(rv.PatternError, match=r"quick or search or exact, got 'serch'. Did you mean 'search'"):
+        congestion(rv.exponential(), 4, effort="serch")

@@ -1,0 +1,142 @@
+"""The profile: every figure against counting, for all nine structures; growth and cost."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import resolvent as rv
+from resolvent.analysis import cost, growth
+from resolvent.analysis.growth import growth_class, most_reads
+
+KEYS = [
+    "pattern",
+    "n",
+    "nnz_a",
+    "nnz_b",
+    "reads_per_token",
+    "cache_slots",
+    "period",
+    "max_hops",
+    "mean_hops",
+    "unreachable_pairs",
+    "congestion",
+    "growth",
+    "cost",
+]
+
+
+@pytest.mark.parametrize("spec", rv.PAPER_STRUCTURES)
+@pytest.mark.parametrize("n", [1, 2, 16, 64, 128, 256])
+def test_figures_are_counts(spec: str, n: int) -> None:
+    p, profile = rv.pattern(spec), rv.analyze(spec, n)
+    assert profile.nnz_a == p.mask(n, "a").sum()
+    assert profile.nnz_b == p.mask(n, "b").sum()
+    rows = p.mask(n).sum(axis=1)
+    assert profile.reads_per_token.max == rows.max() == most_reads(p, n)
+    assert profile.reads_per_token.mean == pytest.approx(rows.mean(), rel=1e-12)
+    used = {p.slot(j) for j in range(n - 1)} - {-1}
+    assert used == set(range(profile.cache_slots))
+
+
+@pytest.mark.parametrize("spec", rv.PAPER_STRUCTURES)
+def test_json(spec: str) -> None:
+    content = json.loads(rv.analyze(spec, 128).to_json())
+    assert list(content) == KEYS
+    assert content["pattern"] == spec
+    assert set(content["congestion"]) == {"lower", "upper", "exact", "lower_by", "upper_by"}
+    assert float(content["congestion"]["lower"]) <= float(content["congestion"]["upper"])
+
+
+LAWS = {
+    "attention": ("O(n)", "O(n)", "O(1)", "O(1)"),
+    "local:8": ("O(1)", "O(1)", "infinite", "infinite"),
+    "first-order": ("O(1)", "O(1)", "O(n)", "O(n)"),
+    "order:8": ("O(1)", "O(1)", "O(n)", "O(n)"),
+    "dense": ("O(n)", "O(n)", "O(1)", "O(1)"),
+    "exponential": ("O(log n)", "O(n)", "O(log n)", "O(log n)"),
+    "exponential+cache": ("O(log n)", "O(log n)", "O(log n)", "O(n / log n)"),
+    "quadratic": ("O(√n)", "O(n)", "O(1)", "O(1)"),
+    "quadratic+cache": ("O(√n)", "O(√n)", "O(log log n)", "O(√n)"),
+    "stride:k**3+1": ("O(∛n)", "O(n)", "O(1)", "O(1)"),
+    "stride:5*k+1+cache": ("O(n)", "O(n)", "O(1)", "O(1)"),
+    "offsets:1,4,9": ("O(1)", "O(1)", "O(n)", "O(n)"),
+}
+
+
+@pytest.mark.parametrize("spec", LAWS)
+def test_growth_is_read_off_the_numbers(spec: str) -> None:
+    law = growth(rv.pattern(spec))
+    assert (law.reads_per_token, law.cache_slots, law.max_hops, law.congestion) == LAWS[spec]
+
+
+@pytest.mark.parametrize(
+    ("name", "law"),
+    [
+        ("O(1)", lambda _: 5),
+        ("O(log log n)", lambda n: 3 + 4 * math.log2(math.log2(n))),
+        ("O(log n)", lambda n: 2 * math.log2(n) - 3),
+        ("O(√n)", lambda n: 0.7 * n**0.5 + 2),
+        ("O(n^(3/4))", lambda n: n**0.75),
+        ("O(n / log n)", lambda n: n / math.log2(n)),
+        ("O(n)", lambda n: n / 8 + 1),
+        ("infinite", lambda n: math.inf if n > 1000 else 1),
+    ],
+)
+def test_growth_class(name: str, law: object) -> None:
+    sizes = [2**t for t in range(8, 20)]
+    values = [law(n) for n in sizes]
+    assert growth_class(sizes, values) == name
+    if name != "infinite":
+        assert growth_class(sizes, [round(value) for value in values]) == name  # as integers, too
+
+
+def test_growth_class_needs_enough_sizes() -> None:
+    with pytest.raises(ValueError, match="at least four sizes"):
+        growth_class([1, 2, 4], [1, 2, 3])
+
+
+@pytest.mark.parametrize("spec", rv.PAPER_STRUCTURES)
+def test_cost_by_counting(spec: str) -> None:
+    """Walk the rows and count the products of length D that a layer would make."""
+    p, n, heads, dim = rv.pattern(spec), 50, 3, 8
+    entries = 0
+    for i in range(n):
+        entries += 1 + (p.reads(i) if p.direct == "all" else 0) + (p.reads(i) if p.recurrent else 0)
+    c = cost(p, n, heads, dim)
+    assert c.forward_madds_per_token == pytest.approx(entries * 2 * heads * dim / n)
+    assert c.training_madds_per_token == pytest.approx(entries * 7 * heads * dim / n)
+    vectors = {"first-order": 1, "attention": 2, "local:8": 2}.get(spec, 4)  # x and k_a, y and k_b; one entry: no key
+    assert c.cache_bytes == p.slots(n) * vectors * heads * dim * 4
+    reads = sum(p.reads(i) for i in range(n)) / n
+    assert c.decode_bytes_read_per_token == pytest.approx(reads * vectors * heads * dim * 4)
+
+
+def test_cost_scales_with_the_layer() -> None:
+    small, large = cost(rv.quadratic(), 100, 2, 16, 2), cost(rv.quadratic(), 100, 4, 32, 4)
+    assert large.forward_madds_per_token == 4 * small.forward_madds_per_token
+    assert large.cache_bytes == 8 * small.cache_bytes
+    with pytest.raises(rv.PatternError, match="heads to be an integer ≥ 1, got 0"):
+        cost(rv.quadratic(), 100, heads=0)
+
+
+def test_a_pattern_that_reads_nothing_costs_no_cache() -> None:
+    assert cost(rv.pattern("local:1"), 100).cache_bytes == 0
+    assert rv.analyze("local:1", 10).max_hops == 0
+
+
+@pytest.mark.parametrize("spec", sorted(set(rv.PAPER_STRUCTURES) - {"dense"}))
+def test_a_million_tokens(spec: str) -> None:
+    profile = rv.analyze(spec, 1_000_000, effort="quick")
+    assert profile.congestion.lower <= profile.congestion.upper
+    assert profile.reads_per_token.max == most_reads(rv.pattern(spec), 1_000_000)
+
+
+def test_profile_prints_itself() -> None:
+    text = str(rv.analyze("local:8", 100))
+    assert "local:8 on 100 tokens" in text
+    assert "4,278 pairs have no path" in text
+    assert "∞" in text
+    assert all(len(line) <= 110 for line in text.splitlines())
+    assert np.isfinite(rv.analyze("dense", 4).mean_hops)

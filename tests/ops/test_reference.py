@@ -1,0 +1,304 @@
+"""The definition, its dense form and its adjoint; and the layers everybody knows as identities."""
+
+import math
+
+import mpmath
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+import resolvent as rv
+from resolvent.ops import reference
+
+PATTERNS = [
+    *rv.PAPER_STRUCTURES,
+    "stride:k**3+1+cache",
+    "stride:3*k+2+cache",
+    "offsets:2,5",
+    "local:1",
+    "exponential+attention",
+]
+LENGTHS = [1, 2, 3, 17]
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def mixer_inputs(n: int, dim: int = 4) -> dict[str, Tensor]:
+    names = ("x", "qa", "ka", "qb", "kb")
+    inputs = {name: random(2, 3, n, dim, seed=i) for i, name in enumerate(names)}
+    return inputs | {"gate": random(2, 3, n, seed=9).sigmoid()}
+
+
+def coefficients(p: rv.Pattern, n: int) -> tuple[Tensor, Tensor | None]:
+    """Signed ones, with NaN wherever a backend has no business to look."""
+    table = torch.from_numpy(p.table(n))
+    beta = random(2, 3, *table.shape, seed=1).masked_fill(table < 0, math.nan)
+    alpha = random(2, 3, n, 1 + table.shape[1], seed=2)
+    alpha[..., 1:] = alpha[..., 1:].masked_fill(table < 0, math.nan)
+    return alpha if p.direct == "all" else alpha[..., :1], beta if p.recurrent else None
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("spec", PATTERNS)
+def test_rows_are_the_dense_form(spec: str, n: int) -> None:
+    p, x = rv.pattern(spec), random(2, 3, n, 4)
+    alpha, beta = coefficients(p, n)
+    y = rv.solve(x, alpha, beta, p)
+    a, b = reference.matrices(alpha, beta, p)
+    torch.testing.assert_close(y, torch.linalg.inv(torch.eye(n, dtype=x.dtype) - b) @ a @ x, **EXACT)
+    torch.testing.assert_close(y, reference.transfer(a, b) @ x, **EXACT)
+    torch.testing.assert_close(reference.transfer_by_hops(a, b).sum(0), reference.transfer(a, b), **EXACT)
+    assert torch.equal(a != 0, torch.from_numpy(p.mask(n, "a")).expand_as(a))
+    assert torch.equal(b != 0, torch.from_numpy(p.mask(n, "b")).expand_as(b))
+
+
+@pytest.mark.parametrize("spec", PATTERNS)
+def test_hop_split_follows_the_hops(spec: str) -> None:
+    """B^k A first touches (i, j) when k + 1 hops suffice (k, where A is diagonal): signal and analysis agree."""
+    p, n = rv.pattern(spec), 17
+    alpha, beta = coefficients(p, n)
+    alpha, beta = alpha.abs(), None if beta is None else beta.abs()  # nothing cancels
+    terms = reference.transfer_by_hops(*reference.matrices(alpha, beta, p))
+    matrix = rv.hop_matrix(p, n)
+    for i in range(n):
+        for j in range(i):
+            touched = terms[:, 0, 0, i, j].nonzero().flatten().tolist()
+            first = matrix[i, j] - (1 if p.direct == "all" else 0)
+            assert (touched[0] if touched else None) == (first if matrix[i, j] > 0 else None)
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("spec", PATTERNS)
+def test_adjoint_is_autograd(spec: str, n: int) -> None:
+    p = rv.pattern(spec)
+    alpha, beta = (None if c is None else c.nan_to_num(0.5) for c in coefficients(p, n))
+    leaves = [t.requires_grad_() for t in (random(2, 3, n, 4), alpha, beta) if t is not None]
+    y = rv.solve(leaves[0], leaves[1], leaves[2] if beta is not None else None, p)
+    grad_y = random(*y.shape, seed=5)
+    expected = torch.autograd.grad(y, leaves, grad_y, materialize_grads=True)
+    inputs = [leaf.detach() for leaf in leaves]
+    found = reference.solve_adjoint(grad_y, inputs[0], y.detach(), inputs[1], *(inputs[2:] or [None]), p)
+    for mine, theirs in zip(found, expected, strict=False):
+        torch.testing.assert_close(mine, theirs, **EXACT)
+
+
+@pytest.mark.parametrize("spec", PATTERNS)
+def test_gradcheck(spec: str) -> None:
+    inputs = {name: t[:1, :1].requires_grad_() for name, t in mixer_inputs(5, 2).items()}
+    assert torch.autograd.gradcheck(lambda *t: rv.mix(*t, spec), tuple(inputs.values()))
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.parametrize("spec", PATTERNS)
+def test_gated_rows_sum_to_one(spec: str, n: int) -> None:
+    """(A + B) 1 = 1 and so T 1 = 1, the first row and rows without feedback included; |y| ≤ max |x|."""
+    p, inputs = rv.pattern(spec), mixer_inputs(n)
+    alpha, beta = reference.gated_softmax(*(inputs[k] for k in ("qa", "ka", "qb", "kb", "gate")), p, 0.5)
+    a, b = reference.matrices(alpha, beta, p)
+    ones = torch.ones(2, 3, n, dtype=torch.float64)
+    torch.testing.assert_close((a + b).sum(-1), ones, **EXACT)
+    torch.testing.assert_close(reference.transfer(a, b).sum(-1), ones, **EXACT)
+    inverse = torch.linalg.inv(torch.eye(n, dtype=a.dtype) - b)
+    assert inverse.min() > -1e-12
+    assert inverse.max() < 1 + 1e-12
+    y = rv.mix(**inputs, p=p)
+    assert (y.abs().amax((-2, -1)) <= inputs["x"].abs().amax((-2, -1)) + 1e-12).all()
+
+
+def test_signed_rows_that_sum_to_one_do_blow_up() -> None:
+    n = 60
+    x = torch.ones(1, 1, n, 1, dtype=torch.float64)
+    x[..., 0, 0] = -1
+    beta = torch.full((1, 1, n, 1), -1.5, dtype=torch.float64)
+    alpha = 1 - beta
+    assert rv.solve(x, alpha, beta, "first-order").abs().max() > 1e6
+
+
+@pytest.mark.parametrize("spec", PATTERNS)
+def test_causality(spec: str) -> None:
+    """Changing token t changes no output before it."""
+    inputs, t = mixer_inputs(17), 9
+    before = rv.mix(**inputs, p=spec)
+    changed = {name: tensor.clone() for name, tensor in inputs.items()}
+    for tensor in changed.values():
+        tensor[:, :, t] = 0.123
+    after = rv.mix(**changed, p=spec)
+    assert torch.equal(before[:, :, :t], after[:, :, :t])
+    assert not torch.equal(before[:, :, t], after[:, :, t])
+
+
+# Special cases are identities.
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_attention_is_sdpa(n: int) -> None:
+    i = mixer_inputs(n)
+    expected = scaled_dot_product_attention(i["qa"], i["ka"], i["x"], is_causal=True)
+    torch.testing.assert_close(rv.mix(i["x"], i["qa"], i["ka"], None, None, None, "attention"), expected, **EXACT)
+
+
+@pytest.mark.parametrize("w", [1, 2, 5])
+def test_local_attention_is_sdpa_with_a_band(w: int) -> None:
+    n = 17
+    i = mixer_inputs(n)
+    band = torch.ones(n, n, dtype=torch.bool).tril().triu(-(w - 1))
+    expected = scaled_dot_product_attention(i["qa"], i["ka"], i["x"], attn_mask=band)
+    torch.testing.assert_close(rv.mix(**i, p=f"local:{w}"), expected, **EXACT)
+
+
+def test_first_order_is_a_gated_scan() -> None:
+    i = mixer_inputs(17)
+    state, outputs = torch.zeros(2, 3, 4, dtype=torch.float64), []
+    for t in range(17):
+        g = i["gate"][..., t, None] * (t > 0)
+        state = g * state + (1 - g) * i["x"][..., t, :]
+        outputs.append(state)
+    torch.testing.assert_close(rv.mix(**i, p="first-order"), torch.stack(outputs, -2), **EXACT)
+
+
+@pytest.mark.parametrize("k", [1, 2, 8])
+def test_kth_order_is_a_linear_filter(k: int) -> None:
+    """Constant coefficients: an autoregressive moving average, as a plain loop writes it."""
+    n, ar, ma = 30, random(k, seed=3) * 0.3, random(k + 1, seed=4)
+    x = random(1, 1, n, 2)
+    alpha, beta = ma.expand(1, 1, n, k + 1), ar.expand(1, 1, n, k)
+    expected: list[Tensor] = []
+    for t in range(n):
+        y = sum(ma[c] * x[0, 0, t - c] for c in range(min(t, k) + 1))
+        expected.append(y + sum((ar[c - 1] * expected[t - c] for c in range(1, min(t, k) + 1)), torch.zeros(2)))
+    torch.testing.assert_close(rv.solve(x, alpha, beta, f"order:{k}")[0, 0], torch.stack(expected), **EXACT)
+
+
+def test_dense_is_a_triangular_solve() -> None:
+    n = 17
+    i = mixer_inputs(n)
+    causal = torch.ones(n, n, dtype=torch.bool)
+    g = i["gate"].clone()
+    g[..., 0] = 0
+    a = (i["qa"] @ i["ka"].mT / 2).masked_fill(~causal.tril(), -math.inf).softmax(-1)
+    b = (i["qb"] @ i["kb"].mT / 2).masked_fill(~causal.tril(-1), -math.inf).softmax(-1).nan_to_num()
+    left = torch.eye(n, dtype=torch.float64) - g[..., None] * b
+    expected = torch.linalg.solve_triangular(left, (1 - g)[..., None] * a @ i["x"], upper=False)
+    torch.testing.assert_close(rv.mix(**i, p="dense"), expected, **EXACT)
+
+
+def test_chacal_is_a_constant_gate() -> None:
+    """One attention matrix A~ for both: (1-γ) (I - γ A~)^-1 A~, with a fixed γ."""
+    n, gamma, p = 13, 0.7, rv.pattern("dense")
+    scores = random(1, 1, n, n).masked_fill(~torch.ones(n, n, dtype=torch.bool).tril(-1), -math.inf)
+    attention = scores.softmax(-1).nan_to_num()
+    attention[..., 0, 0] = 1  # the first token has itself alone
+    strictly = attention.tril(-1)
+    x = random(1, 1, n, 3)
+    table = torch.from_numpy(p.table(n))
+    weights = strictly.gather(-1, table.clamp(min=0).expand(1, 1, -1, -1))
+    diagonal = attention.diagonal(dim1=-2, dim2=-1)[..., None]
+    alpha = torch.cat([(1 - gamma) * diagonal, (1 - gamma) * weights], dim=-1)
+    y = rv.solve(x, alpha, gamma * weights, p)
+    expected = (1 - gamma) * torch.linalg.inv(torch.eye(n, dtype=x.dtype) - gamma * strictly) @ attention @ x
+    torch.testing.assert_close(y, expected, **EXACT)
+
+
+@pytest.mark.parametrize("spec", ["dense", "order:8", "exponential", "quadratic+cache", "stride:3*k+2+cache"])
+def test_weight_sharing_in_both_forms(spec: str) -> None:
+    """A = BD + D': the short recurrence, the written-out coefficients and the matrix identity agree."""
+    p, n = rv.pattern(spec), 17
+    x, d, d_prime = random(2, 3, n, 4), random(2, 3, n, seed=6), random(2, 3, n, seed=7)
+    beta = coefficients(p, n)[1]
+    y = reference.solve_tied(x, beta, d, d_prime, p)
+    alpha = reference.tied_alpha(beta, d, d_prime, p)
+    torch.testing.assert_close(y, rv.solve(x, alpha, beta, p), **EXACT)
+    a, b = reference.matrices(alpha, beta, p)
+    torch.testing.assert_close(a, b @ torch.diag_embed(d) + torch.diag_embed(d_prime), **EXACT)
+    inverse = torch.linalg.inv(torch.eye(n, dtype=x.dtype) - b)
+    torch.testing.assert_close(y, inverse @ ((d + d_prime)[..., None] * x) - d[..., None] * x, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("spec", "diagonal"), [("dense", "dense+diagonal"), ("exponential+cache", "exponential+diagonal+cache")]
+)
+def test_normalised_weight_sharing_with_constant_delta(spec: str, diagonal: str) -> None:
+    """D = δ, d' = 1 - B(1 + d): u_i = g Σ B~ u + (1-g) x, y = (1+δ) u - δ x; A ≥ 0 exactly while g ≤ 1/(1+δ)."""
+    p, n, delta = rv.pattern(spec), 12, 0.5
+    i = mixer_inputs(n)
+    for limit in (1 / (1 + delta), 1.0):
+        gate = limit * i["gate"] / i["gate"][..., 1:].max()
+        _, beta = reference.gated_softmax(i["qa"], i["ka"], i["qb"], i["kb"], gate, p, 0.5)
+        fed_back = beta.sum(-1)  # g, and 0 in the first row
+        d_prime = 1 - fed_back * (1 + delta)
+        alpha = reference.tied_alpha(beta, torch.full_like(d_prime, delta), d_prime, p)
+        u = rv.solve(i["x"], (1 - fed_back)[..., None], beta, diagonal)
+        torch.testing.assert_close(rv.solve(i["x"], alpha, beta, p), (1 + delta) * u - delta * i["x"], **EXACT)
+        assert (alpha.min() >= -1e-12) == (limit < 1)
+
+
+@pytest.mark.parametrize("spec", ["dense", "exponential", "quadratic+cache", "first-order"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_whole_softmax_is_the_normalised_transfer(spec: str, dtype: torch.dtype) -> None:
+    """Scores so large that exp overflows: the log-domain recurrence against 60-digit arithmetic on the plain way."""
+    p, n = rv.pattern(spec), 14
+    width = p.table(n).shape[1]
+    score_a = (60 * random(1, 1, n, 1 + width if p.direct == "all" else 1, seed=1)).to(dtype)
+    score_b = (60 * random(1, 1, n, width, seed=2) + 80).to(dtype)
+    x = random(1, 1, n, 1).to(dtype)
+    plain = rv.solve(x, score_a.exp(), score_b.exp(), p)
+    if dtype == torch.float32:
+        assert not plain.isfinite().all()
+
+    w, v = reference.whole_softmax(score_a, score_b, p)
+    a, b = reference.matrices(w, v, p)
+    torch.testing.assert_close((a + b).sum(-1), torch.ones(1, 1, n, dtype=dtype), rtol=1e-5, atol=1e-5)
+    y = rv.solve(x, w, v, p)
+    with mpmath.workdps(60):
+        weights: list[list[mpmath.mpf]] = []  # rows of T~, by its definition
+        for i in range(n):
+            row = [mpmath.mpf(0)] * n
+            row[i] += mpmath.exp(score_a[0, 0, i, 0].item())
+            for c, j in enumerate(p.sources(i)[::-1].tolist()):
+                if p.direct == "all":
+                    row[j] += mpmath.exp(score_a[0, 0, i, 1 + c].item())
+                feedback = mpmath.exp(score_b[0, 0, i, c].item())
+                row = [r + feedback * t for r, t in zip(row, weights[j], strict=True)]
+            weights.append(row)
+        expected = [sum(t * x[0, 0, j, 0].item() for j, t in enumerate(row)) / sum(row) for row in weights]
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(
+        y[0, 0, :, 0].double(),
+        torch.tensor([float(e) for e in expected], dtype=torch.float64),
+        rtol=tolerance,
+        atol=tolerance,
+    )
+
+
+# Bad input.
+
+
+def test_errors_say_what_was_expected() -> None:
+    i = mixer_inputs(6)
+    alpha, beta = coefficients(rv.pattern("exponential"), 6)
+    with pytest.raises(ValueError, match=r"x of shape \(B, H, N, D\) with N ≥ 1, got \(6, 4\)"):
+        rv.solve(random(6, 4), alpha, beta, "exponential")
+    with pytest.raises(ValueError, match=r"alpha of shape \(2, 3, 6, 4\).*exponential on 6 tokens, got \(2, 3, 6, 3\)"):
+        rv.solve(i["x"], alpha[..., :3], beta, "exponential")
+    with pytest.raises(ValueError, match=r"feeds outputs back: expected beta of shape \(2, 3, 6, 3\), got None"):
+        rv.solve(i["x"], alpha, None, "exponential")
+    with pytest.raises(ValueError, match="attention has no feedback: expected beta=None"):
+        rv.solve(i["x"], random(2, 3, 6, 6), beta, "attention")
+    with pytest.raises(TypeError, match=r"x is torch\.float64, alpha is torch\.float32"):
+        rv.solve(i["x"], alpha.float(), beta, "exponential")
+    with pytest.raises(TypeError, match=r"floating dtype, got torch\.int64"):
+        rv.solve(i["x"].long(), alpha, beta, "exponential")
+    with pytest.raises(ValueError, match="expected qb, kb and gate, got None"):
+        rv.mix(i["x"], i["qa"], i["ka"], None, None, None, "dense")
+    with pytest.raises(ValueError, match=r"gate of shape \(2, 3, 6\): \(B, H, N\), got \(2, 3, 5\)"):
+        rv.mix(**(i | {"gate": i["gate"][..., :5]}), p="dense")
+    with pytest.raises(
+        ValueError, match=r"unknown backend 'referense': expected auto or reference. Did you mean 'reference'"
+    ):
+        rv.mix(**i, p="dense", backend="referense")
+    with pytest.raises(rv.PatternError, match="unknown pattern"):
+        rv.mix(**i, p="dens")

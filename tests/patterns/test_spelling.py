@@ -1,0 +1,133 @@
+"""One spelling everywhere: what can be written, and what is said when it cannot."""
+
+import pickle
+
+import pytest
+
+import resolvent as rv
+
+SPELLINGS = [
+    *rv.PAPER_STRUCTURES,
+    "local:1",
+    "order:1",
+    "stride:k**3+1",
+    "stride:k**3+1+cache",
+    "offsets:1,4,9",
+    "offsets:1,4,9+cache",
+    "dense+cache",
+    "exponential+attention",
+    "exponential+attention+cache",
+    "quadratic+diagonal",
+    "stride:max(k,1)*k+1",
+]
+
+
+@pytest.mark.parametrize("spec", SPELLINGS)
+def test_round_trip(spec: str) -> None:
+    p = rv.pattern(spec)
+    assert str(p) == spec
+    assert rv.pattern(str(p)) == p
+    assert rv.pattern(repr(p)) == p
+    assert eval(repr(p), {"pattern": rv.pattern}) == p  # a repr is an expression
+    assert hash(rv.pattern(spec)) == hash(p)
+    assert rv.pattern(p) is p
+    assert pickle.loads(pickle.dumps(p)) == p  # patterns travel to worker processes
+
+
+def test_equal_patterns_have_one_spelling() -> None:
+    assert rv.pattern("stride:2**k") == rv.exponential()
+    assert rv.pattern("stride: (k ** 2) + 1 ") == rv.quadratic() == rv.strided("k**2 + 1")
+    assert rv.window(8) == rv.pattern("local:8")
+    assert rv.strided([1, 4, 9]) == rv.pattern("offsets:1, 4, 9")
+    assert rv.exponential().cache_efficient() == rv.pattern(" exponential+cache ")
+    assert len({rv.pattern("dense"), rv.pattern("dense"), rv.pattern("attention")}) == 2
+
+
+def test_patterns_are_frozen() -> None:
+    with pytest.raises(AttributeError):
+        rv.exponential().direct = "diagonal"
+
+
+BAD = {
+    "stride:import os": ["import os", "expected integers, k", "k**2+1"],
+    "stride:__import__('os').system('true')": ["not allowed", "expected integers, k"],
+    "stride:(lambda: 1)()": ["not allowed"],
+    "stride:open('x')": ["open('x')", "not allowed"],
+    "stride:j+1": ["'j'", "not allowed", "integers, k"],
+    "stride:k+1.5": ["1.5", "not allowed"],
+    "stride:2^k": ["not allowed", "written **"],
+    "stride:k/2+1": ["not allowed", "written //"],
+    "stride:k**-1+1": ["negative power"],
+    "stride:1//k+1": ["divides by zero at k=0"],
+    "stride:10-k": ["must strictly increase", "f(1) > f(0)", "9 after 10"],
+    "stride:5*k-k**2+1": ["must strictly increase", "f(3) > f(2)", "7 after 7"],
+    "stride:k": ["0 positions back at k=0", "expected strides ≥ 1", "k+1"],
+    "stride:9**9**9**k": ["4096 bits"],
+    "stride:": ["cannot read ''"],
+    "offsets:0,1": ["0 positions back", "expected strides ≥ 1"],
+    "offsets:1,4,4": ["must strictly increase", "4 after 4"],
+    "offsets:": ["expected integers", "offsets:1,2,5"],
+    "offsets:1,x": ["expected integers", "1,x"],
+    "local:0": ["integer ≥ 1", "'local:8'", "'0'"],
+    "local": ["It takes a value", "local:8"],
+    "order:two": ["integer ≥ 1", "'two'"],
+    "dense:3": ["takes no value"],
+    "expnential": ["unknown pattern 'expnential'", "Did you mean 'exponential'?", "Expected one of"],
+    "qadratic+cache": ["Did you mean 'quadratic'?"],
+    "exponential+cash": ["Did you mean 'exponential+cache'?"],
+    "exponential+attention+diagonal": ["reads nothing but itself"],
+    "": ["unknown pattern ''", "Expected one of"],
+}
+
+
+@pytest.mark.parametrize("spec", BAD)
+def test_bad_spellings(spec: str) -> None:
+    with pytest.raises(rv.PatternError) as caught:
+        rv.pattern(spec)
+    for part in BAD[spec]:
+        assert part in str(caught.value)
+    assert len(str(caught.value)) < 330
+
+
+def test_other_bad_things() -> None:
+    with pytest.raises(rv.PatternError, match="got int"):
+        rv.pattern(3)
+    with pytest.raises(rv.PatternError, match=r"integers.*gave 0\.5 at k=1"):
+        rv.strided(lambda k: k / 2 if k else 1)
+    with pytest.raises(rv.PatternError, match="pass the function itself"):
+        rv.pattern(str(rv.strided(lambda k: k + 1)))
+    with pytest.raises(rv.PatternError, match="at least one offset"):
+        rv.strided([])
+    p = rv.exponential()
+    for bad in (-1, 1.5, True, "3"):
+        with pytest.raises(rv.PatternError, match="0-based position"):
+            p.sources(bad)
+    for bad in (-4, 0, 2.0):
+        with pytest.raises(rv.PatternError, match="expected an integer ≥ 1"):
+            p.mask(bad)
+    with pytest.raises(rv.PatternError, match=r"n ≤ 32,768, got 1,000,000.*sources"):
+        p.mask(1_000_000)
+    with pytest.raises(rv.PatternError, match="'reads', 'a' or 'b'"):
+        p.mask(4, "c")
+
+
+def test_late_failure_says_where() -> None:
+    """A sequence that goes wrong only far out is caught when it gets there."""
+    p = rv.strided(lambda k: k + 1 if k < 3000 else 5)
+    assert p.reads(40) == 40
+    with pytest.raises(rv.PatternError, match=r"f\(3000\) > f\(2999\), got 5 after 3000"):
+        p.sources(5000)
+
+
+def test_drawings() -> None:
+    assert rv.pattern("exponential+cache").draw(6).splitlines() == [
+        "exponential+cache, 6 tokens: ■ A and B, □ A only, · not read",
+        "□",
+        "■ □",
+        "■ ■ □",
+        "· ■ ■ □",
+        "· ■ ■ ■ □",
+        "· ■ · ■ ■ □",
+    ]
+    assert rv.pattern("first-order").draw(3).splitlines()[1:] == ["□", "◆ □", "· ◆ □"]
+    assert rv.pattern("local:2").draw(3).splitlines()[1:] == ["□", "□ □", "· □ □"]

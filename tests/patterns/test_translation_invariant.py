@@ -1,0 +1,88 @@
+"""Translation-invariant patterns against their definition."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+import resolvent as rv
+from tests.oracles import STRIDES, increasing, strides_below, translation_invariant_sets
+
+N = 200
+CONTIGUOUS = {"attention": None, "dense": None, "order:5": 5, "local:5": 4, "first-order": 1, "local:1": 0}
+
+
+def check(p: rv.Pattern, sets: list[set[int]]) -> None:
+    n = len(sets)
+    for i, expected in enumerate(sets):
+        assert p.sources(i).tolist() == sorted(expected)
+        assert p.reads(i) == len(expected)
+        assert np.flatnonzero(p.allows(i, np.arange(n))).tolist() == sorted(expected)
+    held: dict[int, int] = {}
+    for i, expected in enumerate(sets):
+        assert [held.get(p.slot(j)) for j in sorted(expected)] == sorted(expected)
+        if p.slot(i) >= 0:
+            held[p.slot(i)] = i
+            assert i == n - 1 or p.slot(i) < p.slots(n)
+    assert p.period(n) == 1
+
+
+@pytest.mark.parametrize("text", STRIDES)
+def test_families(text: str) -> None:
+    strides = strides_below(STRIDES[text], N)
+    p = rv.pattern(f"stride:{text}")
+    check(p, translation_invariant_sets(strides, N))
+    assert p.offsets(N).tolist() == strides
+    assert p.life(3) == math.inf
+
+
+@given(increasing)
+def test_random_lists(values: list[int]) -> None:
+    p = rv.strided(values)
+    check(p, translation_invariant_sets(values, 90))
+    assert p.life(7) == values[-1]
+
+
+@pytest.mark.parametrize(("spec", "size"), CONTIGUOUS.items())
+def test_contiguous(spec: str, size: int | None) -> None:
+    strides = range(1, N if size is None else size + 1)
+    check(rv.pattern(spec), translation_invariant_sets(strides, N))
+
+
+def test_function_of_k() -> None:
+    p = rv.strided(lambda k: k**3 + 1)
+    same = rv.pattern("stride:k**3+1")
+    assert all(p.sources(i).tolist() == same.sources(i).tolist() for i in range(40))
+    assert p == rv.strided(p.strides.function)
+    assert p != rv.strided(lambda k: k**3 + 1)  # equal only to the very same function
+
+
+@pytest.mark.parametrize("spec", [*rv.PAPER_STRUCTURES, "stride:3*k+2+cache", "exponential+attention"])
+def test_masks_and_table(spec: str) -> None:
+    p, n = rv.pattern(spec), 33
+    reads, a, b = p.mask(n), p.mask(n, "a"), p.mask(n, "b")
+    table = p.table(n)
+    for i in range(n):
+        sources = p.sources(i).tolist()
+        assert np.flatnonzero(reads[i]).tolist() == sources
+        assert [j for j in table[i].tolist() if j >= 0] == sources[::-1]
+        assert np.flatnonzero(a[i]).tolist() == ([*sources, i] if p.direct == "all" else [i])
+        assert np.flatnonzero(b[i]).tolist() == (sources if p.recurrent else [])
+    assert table.shape == (n, max(p.reads(i) for i in range(n)))
+    assert not np.triu(reads).any()
+
+
+def test_a_and_b_of_the_named_structures() -> None:
+    use = {spec: (rv.pattern(spec).direct, rv.pattern(spec).recurrent) for spec in rv.PAPER_STRUCTURES}
+    assert use["attention"] == use["local:8"] == ("all", False)
+    assert use["first-order"] == ("diagonal", True)
+    rest = set(rv.PAPER_STRUCTURES) - {"attention", "local:8", "first-order"}
+    assert {use[spec] for spec in rest} == {("all", True)}
+
+
+def test_shared_arrays_are_read_only() -> None:
+    for spec in ("attention", "exponential"):
+        offsets = rv.pattern(spec).offsets(50)
+        with pytest.raises(ValueError, match="read-only"):
+            offsets[0] = 7

@@ -1,0 +1,104 @@
+"""The command line as a user meets it: in a process of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import resolvent as rv
+
+SIGNATURE = b"\x89PNG"
+
+
+def run(*arguments: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, "-m", "resolvent", *arguments], capture_output=True, text=True)
+    assert (done.returncode == 0) == ok, done.stderr
+    return done
+
+
+def test_analyze_json_for_all_structures() -> None:
+    for spec in rv.PAPER_STRUCTURES:
+        content = json.loads(run("analyze", spec, "--n", "64", "--json").stdout)
+        assert content == json.loads(rv.analyze(spec, 64).to_json())
+
+
+def test_analyze_text_plot_and_routing(tmp_path: Path) -> None:
+    picture = tmp_path / "new" / "page.png"
+    done = run("analyze", "exponential+cache", "--n", "16", "--copy-routing", "--plot", str(picture))
+    assert "exponential+cache on 16 tokens" in done.stdout
+    assert done.stdout.rstrip().endswith("load per node, at most 4")
+    assert picture.read_bytes()[:4] == SIGNATURE
+    assert str(picture) in done.stderr
+
+    routing = json.loads(run("analyze", "quadratic", "--n", "10", "--json", "--copy-routing").stdout)["routing"]
+    assert [(path[0], path[-1]) for path in routing] == [(p, p + 10) for p in range(10)]
+    assert "--json lists the paths" in run("analyze", "quadratic", "--n", "100", "--copy-routing").stdout
+    assert "no routing: no feedback" in run("analyze", "local:4", "--copy-routing").stdout
+
+
+def test_draw(tmp_path: Path) -> None:
+    assert run("draw", "quadratic", "--n", "9").stdout.rstrip() == rv.quadratic().draw(9)
+    picture = tmp_path / "mask.png"
+    run("draw", "quadratic+cache", "--n", "64", "--png", str(picture))
+    assert picture.read_bytes()[:4] == SIGNATURE
+
+
+def test_compare_defaults_to_the_paper(tmp_path: Path) -> None:
+    done = run("compare", "--n", "64", "--plot", str(tmp_path / "c.png"), "--pages", str(tmp_path))
+    for spec in rv.PAPER_STRUCTURES:
+        assert spec in done.stdout
+    assert "…" not in done.stdout.replace(" … ", "")  # nothing cut off at 80 columns
+    assert len(list(tmp_path.glob("*.png"))) == 10
+    content = json.loads(run("compare", "dense", "order:3", "--n", "10", "--json").stdout)
+    assert [row["pattern"] for row in content] == ["dense", "order:3"]
+
+
+def test_patterns_lists_every_family() -> None:
+    text = run("patterns").stdout
+    for name in (
+        "attention",
+        "local:w",
+        "first-order",
+        "order:k",
+        "dense",
+        "exponential",
+        "quadratic+cache",
+        "stride:EXPR",
+    ):
+        assert name in text
+    assert "■" in text
+    listed = json.loads(run("patterns", "--json").stdout)
+    assert listed["paper"] == list(rv.PAPER_STRUCTURES)
+
+
+@pytest.mark.parametrize("command", [[], ["analyze"], ["draw"], ["compare"], ["patterns"]])
+def test_help_teaches(command: list[str]) -> None:
+    text = run(*command, "--help").stdout
+    assert "Usage" in text
+    assert len(text.splitlines()) > 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["analyze", "expo"], "Did you mean 'exponential'?"),
+        (["draw", "stride:import os"], "cannot read 'import os'"),
+        (["analyze", "dense", "--n", "-3"], "expected an integer ≥ 1, got -3"),
+        (["draw", "dense", "--n", "100000"], "expected n ≤ 32,768"),
+        (["analyze", "dense", "--effort", "hard"], "'quick', 'search', 'exact'"),
+        (["analyze", "dense", "--heads", "0"], "heads to be an integer ≥ 1"),
+        (["draw", "dense", "--png", "/dev/null/x.png"], "/dev/null"),
+    ],
+)
+def test_errors_are_one_line_without_a_traceback(arguments: list[str], message: str) -> None:
+    done = run(*arguments, ok=False)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_version() -> None:
+    assert run("--version").stdout.strip() == f"resolvent {rv.__version__}"
