@@ -69,8 +69,7 @@ def analyze_pattern(
     heads: Heads = 12,
     head_dim: HeadDim = 64,
 ) -> None:
-    """
-    Everything that can be proved about one pattern at length n.
+    """Everything that can be proved about one pattern at length n.
 
     Hops count the steps from an input to a later output. Congestion is the number of tokens that must share one state
     when n tokens are copied n places on; it comes as proven bounds.

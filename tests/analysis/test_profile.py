@@ -49,6 +49,28 @@ def test_json(spec: str) -> None:
     assert float(content["congestion"]["lower"]) <= float(content["congestion"]["upper"])
 
 
+TABLE_ONE = {  # reads, slots, hops (None: some pairs have no path), congestion; as docs/theory.md prints them
+    "attention": (1023, 1023, 1, 1),
+    "local:8": (7, 7, None, math.inf),
+    "first-order": (1, 1, 1023, 1024),
+    "order:8": (8, 8, 128, 128),
+    "dense": (1023, 1023, 1, 1),
+    "exponential": (10, 1023, 10, 1),
+    "exponential+cache": (10, 10, 10, 103),
+    "quadratic": (32, 1023, 4, 3),
+    "quadratic+cache": (25, 27, 6, 47),
+}
+
+
+@pytest.mark.parametrize("spec", rv.PAPER_STRUCTURES)
+def test_table_one(spec: str) -> None:
+    profile = rv.analyze(spec, 1024)
+    hops = None if profile.unreachable_pairs else profile.max_hops
+    assert profile.congestion.exact
+    found = (profile.reads_per_token.max, profile.cache_slots, hops, profile.congestion.lower)
+    assert found == TABLE_ONE[spec]
+
+
 LAWS = {
     "attention": ("O(n)", "O(n)", "O(1)", "O(1)"),
     "local:8": ("O(1)", "O(1)", "infinite", "infinite"),

@@ -1,5 +1,4 @@
-"""
-Congestion: how many tokens must share one state when n tokens are copied n places on.
+"""Congestion: how many tokens must share one state when n tokens are copied n places on.
 
 Always `lower ≤ C ≤ upper`, each side with the argument that proves it, and every routing walked by `verify`.
 Lower bounds: the path length (each of n paths visits d + 1 of 2n nodes) and the cut (every path crosses each cut
@@ -44,8 +43,7 @@ class Congestion:
 
 
 def congestion(pattern: Pattern, n: int, effort: Effort = "search") -> Congestion:
-    """
-    Bounds on the congestion of copying n tokens.
+    """Bounds on the congestion of copying n tokens.
 
     `effort`: "quick" for the bounds and the routers that take one pass; "search" adds rip-up-and-reroute while a gap
     is left and n is moderate; "exact" adds an integer program (SciPy's HiGHS) for small n.
@@ -66,10 +64,11 @@ def congestion(pattern: Pattern, n: int, effort: Effort = "search") -> Congestio
         if verify(pattern, improved) < upper:
             upper, upper_by, routing = improved.congestion, "rip-up-and-reroute", improved
     if effort == "exact" and routing is not None and upper > lower and paths_and_edges <= _EXACT_LIMIT:
-        lower, settled = _settle(pattern, n, lower, routing)
-        if lower == settled.congestion:
-            lower_by, upper_by = "integer program", "integer program" if settled is not routing else upper_by
-        upper, routing = settled.congestion, settled
+        proven, settled = _settle(pattern, n, lower, routing)
+        if proven > lower:
+            lower, lower_by = proven, "integer program"
+        if settled.congestion < upper:
+            upper, upper_by, routing = settled.congestion, "integer program", settled
     return Congestion(lower, upper, lower_by, upper_by, routing)
 
 

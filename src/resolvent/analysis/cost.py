@@ -1,5 +1,4 @@
-"""
-Cost of a layer: multiply-adds and bytes per token, from the same integers as everything else.
+"""Cost of a layer: multiply-adds and bytes per token, from the same integers as everything else.
 
 Counted for attention-like coefficients: every non-zero of A or B costs one product of length D for its score and one
 for its share of the output. The backward pass recomputes the scores (1), and needs the gradients of coefficient,
@@ -60,8 +59,7 @@ def cost(pattern: Pattern, n: int, heads: int = 12, head_dim: int = 64, item_byt
 
 
 def cached_vectors(pattern: Pattern) -> int:
-    """
-    Vectors of length D that a decoder keeps per slot and head: value and key for A, output and key for B.
+    """Vectors of length D that a decoder keeps per slot and head: value and key for A, output and key for B.
 
     A softmax over a single entry is 1 whatever the score, so a matrix with one entry per row needs no keys.
     """

@@ -1,5 +1,4 @@
-"""
-The exact method for small n: an integer program with one 0/1 unknown per path and edge.
+"""The exact method for small n: an integer program with one 0/1 unknown per path and edge.
 
 SciPy's HiGHS rather than OR-Tools' CP-SAT: the programs that are left after the bounds and routers are small (at most
 a few thousand unknowns), HiGHS settles them in seconds, and SciPy is a dependency that most users have already.

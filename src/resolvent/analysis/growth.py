@@ -36,8 +36,7 @@ _LAWS: tuple[tuple[str, Law], ...] = (
 
 
 def growth_class(sizes: list[int], values: list[float]) -> str:
-    """
-    The law a + b·g(n) that fits best, as text such as "O(log n)".
+    """The law a + b·g(n) that fits best, as text such as "O(log n)".
 
     Values that fluctuate count by their running maximum. "infinite" and "O(1)" where that is plain.
     """
@@ -90,8 +89,7 @@ def most_reads(pattern: Pattern, n: int) -> int:
 
 
 def _congestion_bounds(pattern: Pattern, sizes: list[int]) -> list[float]:
-    """
-    A bound that grows as the congestion does: the lower one, or for translation-invariant patterns the hops d over
+    """A bound that grows as the congestion does: the lower one, or for translation-invariant patterns the hops d over
     the distance n, since d/2 < C ≤ d. Either may be small just at powers of two, so take the worst of three lengths.
     """
     lengths = [(n, n - 1, 2 * n // 3) for n in sizes]

@@ -1,5 +1,4 @@
-"""
-Hops: how many steps information needs from an input to a later output.
+"""Hops: how many steps information needs from an input to a later output.
 
 The first hop is an A edge, the rest are B edges; without B there is only the first. Translation-invariant distances
 are a coin-change problem on i - j. Where each position is read by one unbroken run of later ones (cache-efficient

@@ -58,8 +58,7 @@ def best_relay(lives):
 
 @njit(cache=True)
 def interval_hops(lives, relay):
-    """
-    For each j: the sum of hops to all later positions it reaches, the most hops, and the last position it reaches.
+    """For each j: the sum of hops to all later positions it reaches, the most hops, and the last position it reaches.
 
     Positions within t hops of j form an interval up to R_t(j), and R_{t+1}(j) = R_t(relay(j)) for t ≥ 1. Summing
     (end - R_t) over t therefore needs only the sum at the relay.
@@ -109,18 +108,19 @@ def next_longer(lives):
 
 
 @njit(cache=True)
-def sweep(lives, following, n, capacity, eager, near_first, most_visits):
-    """
-    Carry n tokens n places on, one position at a time, at most `capacity` through any node.
+def sweep(lives, following, n, capacity, eager, order, most_visits):
+    """Carry n tokens n places on, one position at a time, at most `capacity` through any node.
 
     A token held at node j is lost unless it moves on by j + life(j). Each new node takes the tokens whose hold ends
-    soonest, provided it holds them longer; among equals those with the nearest (or farthest) target. An eager sweep
-    always does so; a patient one leaves a token that can still wait for a longer-lived node.
+    soonest, provided it holds them longer; among equals the first in `order`, a permutation of the tokens. An
+    eager sweep always does so; a patient one leaves a token that can still wait for a longer-lived node.
     Returns the visits as (token, node) in order of time; none at all if a token was lost or the visits grew too many.
     """
     nodes = 2 * n
+    place = np.empty(n, dtype=np.int64)
+    place[order] = np.arange(n)
     hold = np.zeros(n, dtype=np.int64)  # the last position that can still fetch token p
-    waiting = [np.int64(0) for _ in range(0)]  # hold · 2nodes + order, least first; stale entries are skipped
+    waiting = [np.int64(0) for _ in range(0)]  # hold · n + place in order, least first; stale entries are skipped
     tokens = [np.int64(0) for _ in range(0)]
     visited = [np.int64(0) for _ in range(0)]
     moved = np.empty(capacity, dtype=np.int64)
@@ -137,8 +137,7 @@ def sweep(lives, following, n, capacity, eager, near_first, most_visits):
         count = 0
         while count < capacity - 1 and len(waiting):
             key = waiting[0]
-            held, order = key // (2 * nodes), key % (2 * nodes)
-            p = order if near_first else nodes - order
+            held, p = key // n, order[key % n]
             if hold[p] != held:
                 heapq.heappop(waiting)
                 continue
@@ -159,13 +158,13 @@ def sweep(lives, following, n, capacity, eager, near_first, most_visits):
         for c in range(count):
             p = moved[c]
             if p + n > until:
-                heapq.heappush(waiting, until * (2 * nodes) + (p if near_first else nodes - p))
+                heapq.heappush(waiting, until * n + place[p])
         if i < n:
             hold[i] = until
             tokens.append(i)
             visited.append(i)
             if i + n > until:
-                heapq.heappush(waiting, until * (2 * nodes) + (i if near_first else nodes - i))
+                heapq.heappush(waiting, until * n + place[i])
     if lost:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     return np.array(tokens), np.array(visited)
@@ -173,8 +172,7 @@ def sweep(lives, following, n, capacity, eager, near_first, most_visits):
 
 @njit(cache=True)
 def reroute(starts, sources, n, on_path, target, rounds, seed):
-    """
-    Rip up and reroute: while a node carries more than `target` paths, send one path after another the cheapest way.
+    """Rip up and reroute: while a node carries more than `target` paths, send one path after another the cheapest way.
 
     `on_path[p, v]` says whether path p visits node p + v; it is changed in place. A node costs more the more paths
     already use it, and more the longer it has been overfull. Returns whether the target was met.

@@ -25,8 +25,7 @@ class Reads:
 
 @dataclass(frozen=True)
 class Profile:
-    """
-    What a pattern costs and what it can express on n tokens.
+    """What a pattern costs and what it can express on n tokens.
 
     nnz_a, nnz_b        non-zeros of A (diagonal included) and B
     reads_per_token     past positions a token reads
@@ -126,8 +125,7 @@ def analyze(
     head_dim: int = 64,
     item_bytes: int = 4,
 ) -> Profile:
-    """
-    The profile of a pattern (or its spelling) on n tokens.
+    """The profile of a pattern (or its spelling) on n tokens.
 
     >>> analyze("exponential+cache", n=1024).cache_slots
     10

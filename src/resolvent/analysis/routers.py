@@ -11,6 +11,8 @@ from resolvent.patterns.strides import Integers
 
 # A routing is written out only up to this many node visits in all (40 MB); beyond, bounds come without one.
 MOST_VISITS = 5_000_000
+# Which of several equally urgent tokens moves first decides the last unit of congestion: try some orders by chance.
+RETRIES = 30
 
 
 def shortest_path(pattern: Pattern, n: int) -> Integers:
@@ -27,8 +29,7 @@ def shortest_path(pattern: Pattern, n: int) -> Integers:
 
 
 def shift_load(path: Integers, n: int) -> int:
-    """
-    The congestion of the n copies of a path from 0 to n, each shifted by one: the most nodes in n consecutive places.
+    """The congestion of the n copies of a path from 0 to n, each shifted by one: its most nodes in n places in a row.
 
     Node v lies on copy v - u for each node u of the path with v - n < u ≤ v. At most the number of hops, since the
     two ends of the path are n apart.
@@ -43,8 +44,7 @@ def shift(path: Integers, n: int) -> Routing:
 
 
 def sweep(pattern: Pattern, n: int, lower: int, search: bool = True) -> Routing | None:
-    """
-    Contiguous columns: carry all tokens forward together, the one that must move soonest first.
+    """Contiguous columns: carry all tokens forward together, the one that must move soonest first.
 
     With a search, finds the least capacity at which an eager sweep loses no token (beyond n = 4096, to 3 %),
     starting at the proven lower bound, which it meets in nearly all cases. Without, one patient sweep: few hops, much
@@ -56,10 +56,13 @@ def sweep(pattern: Pattern, n: int, lower: int, search: bool = True) -> Routing 
     if n * (n // max(int(lives.max()), 1) + 2) > MOST_VISITS:
         return None
     following = kernels.next_longer(lives)
+    chance = np.random.default_rng(0)
+    orders = [np.arange(n)] if n > 4096 else [np.arange(n), np.arange(n)[::-1].copy()]
+    orders += [chance.permutation(n) for _ in range(RETRIES if n <= 4096 else 0)]
 
     def attempt(capacity: int, eager: bool) -> Routing | None:
-        for near_first in (True, False) if n <= 4096 else (True,):
-            tokens, nodes = kernels.sweep(lives, following, n, capacity, eager, near_first, MOST_VISITS)
+        for order in orders:
+            tokens, nodes = kernels.sweep(lives, following, n, capacity, eager, order, MOST_VISITS)
             if len(tokens):
                 return Routing.from_visits(n, tokens, nodes)
         return None

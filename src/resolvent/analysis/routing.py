@@ -70,8 +70,7 @@ class Routing:
 
 
 def verify(pattern: Pattern, routing: Routing) -> int:
-    """
-    Walk every path; return the congestion, or raise at the first step the pattern does not allow.
+    """Walk every path; return the congestion, or raise at the first step the pattern does not allow.
 
     Shares no code with the routers: it asks the pattern about each edge, and counts the loads anew.
     """

@@ -14,8 +14,7 @@ BACKENDS: dict[str, ModuleType] = {"reference": reference}
 
 
 def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, p: Pattern | str, *, backend: str = "auto") -> Tensor:
-    """
-    Y = (I - B)^-1 A x from explicit coefficients on a pattern.
+    """Y = (I - B)^-1 A x from explicit coefficients on a pattern.
 
     x: (B, H, N, D).  alpha: (B, H, N, 1 + W), column 0 for the token itself, then its sources, nearest first
     (`p.table(N)`); one column if A is diagonal.  beta: (B, H, N, W), or None if the pattern has no feedback.
@@ -48,8 +47,7 @@ def mix(
     scale: float | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """
-    Y = (I - B)^-1 A x with A = (1 - g) softmax(qa·ka), B = g softmax(qb·kb) on the pattern.
+    """Y = (I - B)^-1 A x with A = (1 - g) softmax(qa·ka), B = g softmax(qb·kb) on the pattern.
 
     x: (B, H, N, D); qa, ka, qb, kb: (B, H, N, D'); gate: (B, H, N) in [0, 1]; scale: 1/sqrt(D') unless given.
     Where the pattern has no feedback (attention, local), qb, kb and gate are ignored and may be None.

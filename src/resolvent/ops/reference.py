@@ -1,5 +1,4 @@
-"""
-The definition, row by row: y = (I - B)^-1 A x. Readable, never optimised, and the judge of every other backend.
+"""The definition, row by row: y = (I - B)^-1 A x. Readable, never optimised, and the judge of every other backend.
 
 Coefficients live on a pattern. With W the widest row and `pattern.table(n)` its sources, nearest first:
 
@@ -92,8 +91,7 @@ def transfer_by_hops(a: Tensor, b: Tensor) -> Tensor:
 def gated_softmax(
     qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor, pattern: Pattern, scale: float
 ) -> tuple[Tensor, Tensor | None]:
-    """
-    Attention-like coefficients: alpha = (1 - g) softmax(qa·ka), beta = g softmax(qb·kb), on the pattern.
+    """Attention-like coefficients: alpha = (1 - g) softmax(qa·ka), beta = g softmax(qb·kb), on the pattern.
 
     g is one number per token and head; where a token has nothing to feed back, g counts as 0, so that every row of
     A + B sums to one.

@@ -1,5 +1,4 @@
-"""
-Patterns that only read what the previous token still held, so that the cache stays as small as one row.
+"""Patterns that only read what the previous token still held, so that the cache stays as small as one row.
 
 Each position i - f(k) is rounded up to a multiple of a lattice step a_k. Written 1-based, as in docs/theory.md:
 
@@ -25,7 +24,7 @@ from resolvent.patterns.strides import Contiguous, Integers, Strides, frozen
 
 # An infinite sequence whose lattice stops growing keeps some positions for ever. No finite look can prove that;
 # after this many levels without growth it is taken as proven.
-_LEVELS_TAKEN_AS_ENDLESS = 1 << 20
+_LEVELS_TAKEN_AS_ENDLESS = 1 << 16
 
 
 @final
@@ -168,8 +167,7 @@ class Lattice:
         return found
 
     def slot(self, j: int) -> int:
-        """
-        Rings of the classes, their slots numbered in the order in which a growing sequence first fills them.
+        """Rings of the classes, their slots numbered in the order in which a growing sequence first fills them.
 
         Class t needs as many slots as it has positions in a window of one lifetime, and reuses them in turn. The
         numbering does not depend on the sequence length, and n tokens fill exactly the first `slots(n)`.
@@ -208,9 +206,11 @@ class Lattice:
         while True:
             strides, steps = self.levels(limit)
             ended = self._strides.last is not None and self._strides.last < limit
-            if ended or (len(steps) and steps[-1] > j) or len(steps) > _LEVELS_TAKEN_AS_ENDLESS:
+            if ended or (len(steps) and steps[-1] > j):
                 break
-            limit *= 2
+            if len(steps) > _LEVELS_TAKEN_AS_ENDLESS and steps[-1] == steps[-_LEVELS_TAKEN_AS_ENDLESS]:
+                break
+            limit *= 4
         found = _classes(strides, steps, ended)
         if not ended and steps[-1] > j:
             found.pop()  # its life is not known yet, and no position ≤ j belongs to it
@@ -230,8 +230,7 @@ def _classes(strides: Integers, steps: Integers, ended: bool) -> list[Class]:
 
 
 def _ring(step: int, next_step: int | None, life: int | float) -> int | float:
-    """
-    The most positions of a class in any `life` consecutive integers: how many slots it needs.
+    """The most positions of a class in any `life` consecutive integers: how many slots it needs.
 
     Count in units of the step: a window holds at most ceil(life/step) multiples in a row, of which one in `ratio`
     belongs to coarser classes; the best window starts just after one of those.

@@ -1,5 +1,4 @@
-"""
-What every pattern answers: who reads whom, for how long, and where a decoder keeps it.
+"""What every pattern answers: who reads whom, for how long, and where a decoder keeps it.
 
 Positions are 0-based everywhere in the public interface. The mathematics of cache-efficient patterns is 1-based
 (docs/theory.md); `cache_efficient.py` shifts at its border and nowhere else.
@@ -25,8 +24,7 @@ _LARGEST_MASK = 32_768
 
 
 class Pattern(Value, ABC):
-    """
-    Which past positions each token may read. Frozen and hashable; knows integers, no coefficients.
+    """Which past positions each token may read. Frozen and hashable; knows integers, no coefficients.
 
     `A` acts on the readable positions and on the token itself when `direct == "all"`, on the token alone when
     `direct == "diagonal"`. `B` acts on the readable positions when `recurrent`, and is zero otherwise.

@@ -43,8 +43,7 @@ _REPR = re.compile(r"pattern\('(.*)'\)")
 
 
 def pattern(spec: str | Pattern | Callable[[int], int]) -> Pattern:
-    """
-    A pattern from its spelling, such as `"exponential+cache"`, or from a function k ↦ stride.
+    """A pattern from its spelling, such as `"exponential+cache"`, or from a function k ↦ stride.
 
     >>> pattern("stride:k**3+1+cache").sources(30)
     array([ 6, 20, 27, 28, 29])

@@ -1,0 +1,83 @@
+"""Documents are executed: README commands and snippets run, and every test that a text names exists."""
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def run(code: str, folder: Path) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("snippet", blocks(ROOT / "README.md", "python"))
+def test_readme_python(snippet: str, tmp_path: Path) -> None:
+    """Snippets run, and a comment that shows a value shows the right one."""
+    lines = []
+    for line in snippet.splitlines():
+        value = re.match(r"^(?![\s#])(?!import|from|\w+(?:, \w+)* =|print)(.+?)\s{2,}# ([(\d\[]|array)(.*)$", line)
+        if value:
+            shown = re.split(r": ", value[2] + value[3])[0]
+            lines.append(f"assert repr(({value[1]})) == {shown!r}, repr(({value[1]}))")
+        else:
+            lines.append(line)
+    run("\n".join(lines), tmp_path)
+
+
+def test_readme_attention_claim(tmp_path: Path) -> None:
+    snippet = next(block for block in blocks(ROOT / "README.md", "python") if "same =" in block)
+    claim = "from torch.nn.functional import scaled_dot_product_attention\n"
+    claim += "torch.testing.assert_close(same, scaled_dot_product_attention(qa, ka, x, is_causal=True))"
+    run(snippet + claim, tmp_path)
+
+
+def test_readme_commands(tmp_path: Path) -> None:
+    lines = [line for block in blocks(ROOT / "README.md", "bash") for line in block.splitlines()]
+    commands = [shlex.split(line, comments=True) for line in lines]
+    ours = [command[1:] for command in commands if command[:1] == ["resolvent"]]
+    assert len(ours) >= 5
+    for arguments in ours:
+        done = subprocess.run(
+            [sys.executable, "-m", "resolvent", *arguments], capture_output=True, text=True, cwd=tmp_path
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_readme_table_is_what_is_printed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "resolvent", "compare", "--n", "1024"], capture_output=True, text=True, cwd=tmp_path
+    )
+    [table] = blocks(ROOT / "README.md", "text")
+    for line in table.splitlines():
+        if "─" not in line:
+            assert line.split() in [printed.split() for printed in done.stdout.splitlines()]
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for document in DOCUMENTS:
+        for target in re.findall(r"^make (\w+)|`make (\w+)`", document.read_text(), flags=re.MULTILINE):
+            assert re.search(rf"^{''.join(target)}:", makefile, flags=re.MULTILINE), (document.name, target)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_named_files_and_tests_exist(document: Path) -> None:
+    text = document.read_text()
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (document.parent / target).exists(), target
+    for file, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text):
+        tree = ast.parse((ROOT / file).read_text())
+        assert not name or name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, name
