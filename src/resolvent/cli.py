@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 import resolvent
 from resolvent.analysis.congestion import Effort
 from resolvent.analysis.profile import Profile, analyze
-from resolvent.patterns import FAMILIES, MODIFIERS, PAPER_STRUCTURES, PatternError, pattern
+from resolvent.patterns import FAMILIES, MODIFIERS, PAPER_STRUCTURES, pattern
 
 app = typer.Typer(
     name="resolvent",
@@ -190,7 +190,7 @@ def main() -> None:
     """Run the command line; what is wrong with the arguments is said in one line, without a traceback."""
     try:
         app()
-    except (PatternError, ImportError, OSError) as error:
+    except (ValueError, ImportError, OSError) as error:
         console = Console(stderr=True, soft_wrap=True)
         console.print("error:", style="bold red", end=" ")
         console.print(str(error), markup=False, highlight=False)

@@ -108,10 +108,8 @@ def test_cache_efficient_exponential_bound_is_tight_from_four_tokens_on(n: int) 
 
 def test_cache_efficient_quadratic_loses_the_four() -> None:
     """It grows, but with the logarithm of the logarithm."""
-    most = [hops(rv.pattern("quadratic+cache"), 2**t).max for t in range(4, 21)]
-    assert most == sorted(most)
-    assert most[0] <= 4 < most[-1]
-    assert most[-1] <= 2.5 * math.log2(20)
+    most = [hops(rv.pattern("quadratic+cache"), 2**t).max for t in range(4, 23)]
+    assert most == [3, 4, 5, 5, 5, 5, 6, 6, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7]
 
 
 @pytest.mark.parametrize("n", [1, 2, 9, 100])

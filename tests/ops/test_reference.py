@@ -187,20 +187,17 @@ def test_dense_is_a_triangular_solve() -> None:
 
 
 def test_chacal_is_a_constant_gate() -> None:
-    """One attention matrix A~ for both: (1-γ) (I - γ A~)^-1 A~, with a fixed γ."""
-    n, gamma, p = 13, 0.7, rv.pattern("dense")
-    scores = random(1, 1, n, n).masked_fill(~torch.ones(n, n, dtype=torch.bool).tril(-1), -math.inf)
-    attention = scores.softmax(-1).nan_to_num()
-    attention[..., 0, 0] = 1  # the first token has itself alone
-    strictly = attention.tril(-1)
-    x = random(1, 1, n, 3)
-    table = torch.from_numpy(p.table(n))
-    weights = strictly.gather(-1, table.clamp(min=0).expand(1, 1, -1, -1))
-    diagonal = attention.diagonal(dim1=-2, dim2=-1)[..., None]
-    alpha = torch.cat([(1 - gamma) * diagonal, (1 - gamma) * weights], dim=-1)
-    y = rv.solve(x, alpha, gamma * weights, p)
-    expected = (1 - gamma) * torch.linalg.inv(torch.eye(n, dtype=x.dtype) - gamma * strictly) @ attention @ x
-    torch.testing.assert_close(y, expected, **EXACT)
+    """A fixed γ: (1-γ) (I - γ B~)^-1 A~ x, the first token, which has nothing to feed back, undamped."""
+    n, gamma = 13, 0.7
+    i = mixer_inputs(n)
+    causal = torch.ones(n, n, dtype=torch.bool).tril()
+    a = (i["qa"] @ i["ka"].mT / 2).masked_fill(~causal, -math.inf).softmax(-1)
+    b = (i["qb"] @ i["kb"].mT / 2).masked_fill(~causal.tril(-1), -math.inf).softmax(-1).nan_to_num()
+    direct = torch.full((n, 1), 1 - gamma, dtype=torch.float64)
+    direct[0] = 1
+    expected = torch.linalg.inv(torch.eye(n, dtype=torch.float64) - gamma * b) @ (direct * (a @ i["x"]))
+    constant = torch.full_like(i["gate"], gamma)
+    torch.testing.assert_close(rv.mix(**(i | {"gate": constant}), p="dense"), expected, **EXACT)
 
 
 @pytest.mark.parametrize("spec", ["dense", "order:8", "exponential", "quadratic+cache", "stride:3*k+2+cache"])

@@ -132,6 +132,38 @@ def test_cache_efficient_twice_is_once() -> None:
     assert p.cache_efficient() is p
 
 
+@pytest.mark.parametrize("text", [*STRIDES, "k**4+1", "5**k"])
+def test_the_cache_is_at_most_three_levels_worth(text: str) -> None:
+    p = rv.pattern(f"stride:{text}+cache")
+    for n in (2, 3, 10, 50, 333, 2000):
+        assert p.slots(n) <= 3 * (len(p.offsets(n)) + 1)
+
+
+@pytest.mark.parametrize("spec", ["quadratic+cache", "stride:k+1+max(0,k-70000)+cache", "stride:2*k+1+cache"])
+def test_answers_do_not_depend_on_what_was_asked_before(spec: str) -> None:
+    """Lattices grow as far as a question needs; a fresh pattern must agree with a seasoned one."""
+    questions = [68_001, 449_999, 393_215, 17, 200_000, 1]
+    seasoned = rv.pattern(spec)
+    for j in questions:
+        fresh = rv.pattern(spec)
+        assert (seasoned.life(j), seasoned.slot(j), seasoned.slots(j)) == (fresh.life(j), fresh.slot(j), fresh.slots(j))
+        for later in (100_000, 150_000):
+            if j < later:
+                assert bool(fresh.allows(later, j)) == (later - j <= fresh.life(j))
+
+
+def test_long_runs_of_equal_steps_are_not_taken_for_endless() -> None:
+    """k²+1 has 98,304 levels of step 393,216 in a row, and still that class dies."""
+    p = rv.pattern("quadratic+cache")
+    assert p.life(449_999) < math.inf
+    assert p.life(393_215) == 196_608**2 + 1
+
+
+def test_period_before_the_first_stride() -> None:
+    assert rv.pattern("stride:k**2+5+cache").period(5) == 1
+    assert rv.pattern("stride:k**2+5+cache").period(6) == 5
+
+
 def test_positions_held_for_ever() -> None:
     """A linear stride stops rounding: even positions (1-based) are never dropped."""
     p = rv.pattern("stride:2*k+1+cache")

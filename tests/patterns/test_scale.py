@@ -14,7 +14,7 @@ def best_microseconds(call: object, number: int) -> float:
     return min(timeit.repeat(call, number=number, repeat=7)) / number * 1e6
 
 
-@pytest.mark.parametrize("spec", [*rv.PAPER_STRUCTURES, "stride:k**3+1+cache"])
+@pytest.mark.parametrize("spec", [*rv.PAPER_STRUCTURES, "stride:k**3+1+cache", "dense+cache"])
 def test_microseconds(spec: str) -> None:
     p = rv.pattern(spec)
     for i in (N - 1, 983_039, 777_777):

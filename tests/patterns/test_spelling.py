@@ -2,6 +2,7 @@
 
 import pickle
 
+import numpy as np
 import pytest
 
 import resolvent as rv
@@ -73,9 +74,14 @@ BAD = {
     "order:two": ["integer ≥ 1", "'two'"],
     "dense:3": ["takes no value"],
     "expnential": ["unknown pattern 'expnential'", "Did you mean 'exponential'?", "Expected one of"],
-    "qadratic+cache": ["Did you mean 'quadratic'?"],
-    "exponential+cash": ["Did you mean 'exponential+cache'?"],
+    "qadratic+cache": ["Did you mean 'quadratic+cache'?"],
+    "exponential+cash": ["'+cash' is not a modifier", "Did you mean 'exponential+cache'?"],
+    "expnential+cache": ["Did you mean 'exponential+cache'?"],
     "exponential+attention+diagonal": ["reads nothing but itself"],
+    "first-order+attention": ["reads nothing but itself"],
+    "stride:abs(k,2)+1": ["abs(…) takes one value, got 2"],
+    "stride:max(k)+1": ["max(…) takes two values or more, got 1"],
+    "offsets:1,99999999999999999999": ["longer than any sequence"],
     "": ["unknown pattern ''", "Expected one of"],
 }
 
@@ -99,7 +105,7 @@ def test_other_bad_things() -> None:
     with pytest.raises(rv.PatternError, match="at least one offset"):
         rv.strided([])
     p = rv.exponential()
-    for bad in (-1, 1.5, True, "3"):
+    for bad in (-1, 1.5, True, "3", np.array(2), np.array(2.7)):
         with pytest.raises(rv.PatternError, match="0-based position"):
             p.sources(bad)
     for bad in (-4, 0, 2.0):
@@ -107,8 +113,18 @@ def test_other_bad_things() -> None:
             p.mask(bad)
     with pytest.raises(rv.PatternError, match=r"n ≤ 32,768, got 1,000,000.*sources"):
         p.mask(1_000_000)
+    with pytest.raises(rv.PatternError, match=r"beyond any sequence: expected at most 2\*\*62"):
+        p.sources(10**30)
+    with pytest.raises(rv.PatternError, match="more than 16,777,216 strides"):
+        rv.pattern("stride:2*k+1").sources(10**12)
+    with pytest.raises(rv.PatternError, match="at most 20,000,000 tokens, got 1,000,000,000,000"):
+        rv.analyze("first-order", 10**12)
     with pytest.raises(rv.PatternError, match="'reads', 'a' or 'b'"):
         p.mask(4, "c")
+    for q in (p, p.cache_efficient(), rv.pattern("dense")):
+        assert not q.allows([3, 0, 0], [-1, 0, 2]).any()
+        with pytest.raises(rv.PatternError, match="expected integers, got an array of float64"):
+            q.allows(3.7, 2)
 
 
 def test_late_failure_says_where() -> None:

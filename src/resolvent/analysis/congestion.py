@@ -36,6 +36,7 @@ class Congestion:
     lower_by: str
     upper_by: str
     routing: Routing | None = None
+    note: str = ""
 
     @property
     def exact(self) -> bool:
@@ -63,13 +64,16 @@ def congestion(pattern: Pattern, n: int, effort: Effort = "search") -> Congestio
         improved = routers.reroute(pattern, n, lower, routing)
         if verify(pattern, improved) < upper:
             upper, upper_by, routing = improved.congestion, "rip-up-and-reroute", improved
-    if effort == "exact" and routing is not None and upper > lower and paths_and_edges <= _EXACT_LIMIT:
+    note = ""
+    if effort == "exact" and upper > lower and (routing is None or paths_and_edges > _EXACT_LIMIT):
+        note = f"integer program skipped: n = {n} is too large for it"
+    elif effort == "exact" and routing is not None and upper > lower:
         proven, settled = _settle(pattern, n, lower, routing)
         if proven > lower:
             lower, lower_by = proven, "integer program"
         if settled.congestion < upper:
             upper, upper_by, routing = settled.congestion, "integer program", settled
-    return Congestion(lower, upper, lower_by, upper_by, routing)
+    return Congestion(lower, upper, lower_by, upper_by, routing, note)
 
 
 def _edges(pattern: Pattern, n: int) -> int:
@@ -122,8 +126,6 @@ def lower_bound(pattern: Pattern, n: int) -> tuple[int | float, str]:
         _, _, end = kernels.interval_hops(lives, relay)
         if np.any(end[:n] < np.arange(n) + n):
             return math.inf, "no path from some i to i + n"
-        if n <= 4096:  # beyond, the cut is always the stronger argument
-            bounds.append((path_length_bound(kernels.fewest_hops_across(lives, relay, n)), "path length"))
         bounds.append((cut_bound(pattern, n), "cut"))
     else:
         hops = int(hops_by_distance(pattern, n + 1)[n])

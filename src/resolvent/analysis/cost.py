@@ -19,7 +19,11 @@ _FORWARD, _BACKWARD = 2, 5
 
 @dataclass(frozen=True)
 class Cost:
-    """Per layer. Multiply-adds and bytes are means over the n tokens; `cache_bytes` is the whole decode cache."""
+    """Per layer. Multiply-adds and bytes are means over the n tokens, except as named.
+
+    `cache_bytes` is the whole decode cache; `dense_solve_madds_per_token` is the paper's own way for comparison: full
+    score matrices, a full product with A and a dense triangular solve.
+    """
 
     heads: int
     head_dim: int
@@ -29,6 +33,7 @@ class Cost:
     training_bytes_per_token: int
     decode_bytes_read_per_token: float
     cache_bytes: int
+    decode_madds_last_token: int
     dense_solve_madds_per_token: float
 
 
@@ -54,7 +59,8 @@ def cost(pattern: Pattern, n: int, heads: int = 12, head_dim: int = 64, item_byt
         training_bytes_per_token=row * (2 * sides + 2) + scalars,  # q and k per side, x and y
         decode_bytes_read_per_token=reads * vectors * row,
         cache_bytes=pattern.slots(n) * vectors * row,
-        dense_solve_madds_per_token=heads * head_dim * (_FORWARD * sides * n + (n / 2 if pattern.recurrent else 0)),
+        decode_madds_last_token=_FORWARD * heads * head_dim * _row_entries(pattern, n - 1),
+        dense_solve_madds_per_token=heads * head_dim * (sides * n + n + (n / 2 if pattern.recurrent else 0)),
     )
 
 
@@ -69,6 +75,11 @@ def cached_vectors(pattern: Pattern) -> int:
     several = pattern.reads(1 << 20) > 1
     feedback = (2 if several else 1) if pattern.recurrent else 0
     return direct + feedback
+
+
+def _row_entries(pattern: Pattern, i: int) -> int:
+    """Non-zeros of A and B in row i."""
+    return 1 + pattern.reads(i) * ((pattern.direct == "all") + pattern.recurrent)
 
 
 def nonzeros(pattern: Pattern, n: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from resolvent.analysis.congestion import lower_bound, occupancy
-from resolvent.analysis.hops import hops, hops_by_distance
+from resolvent.analysis.hops import hops
 from resolvent.patterns import Pattern
 
 Law = Callable[[float], float]
@@ -47,7 +47,11 @@ def growth_class(sizes: list[int], values: list[float]) -> str:
     highest = np.maximum.accumulate(np.array(values, dtype=float))
     if highest[-1] == highest[len(highest) // 2]:  # no growth over the upper half of the sizes
         return "O(1)"
-    return min(_LAWS, key=lambda law: _misfit([law[1](n) for n in sizes], highest))[0]
+    settled = [index for index in range(len(sizes) // 3, len(sizes)) if highest[index] > 0]  # past the first oddities
+    fitted, tail = [sizes[index] for index in settled], highest[settled]
+    if len(set(tail.tolist())) <= 3:  # too few steps to tell laws apart: it grows, but barely
+        return _LAWS[0][0]
+    return min(_LAWS, key=lambda law: _misfit([law[1](n) for n in fitted], tail))[0]
 
 
 def _misfit(g: list[float], y: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
@@ -69,15 +73,19 @@ class Growth:
 
 @lru_cache(maxsize=256)
 def growth(pattern: Pattern) -> Growth:
-    """Growth classes from the exact values at n = 2^8, 2^9, … up to 2^20 (where a value is dearer, 2^16)."""
-    near, far = [2**t for t in range(8, 17)], [2**t for t in range(8, 21)]
-    hop_sizes = far if pattern.contiguous_columns else near
-    most_hops = [math.inf if (found := hops(pattern, n)).unreachable_pairs else found.max for n in hop_sizes]
+    """Growth classes from exact values at n = 2^8, 2^9, …, as far as each is cheap: to 2^16 at least, 2^40 at most."""
+    by_reads = _sizes(pattern, 4096, power=1)
+    by_slots = _sizes(pattern, 1 << 17, power=2)  # slots need lattice steps up to n, which strides up to n² have
+    by_hops = [2**t for t in range(8, 21 if pattern.contiguous_columns else 17)]
+    most_hops = [math.inf if (found := hops(pattern, n)).unreachable_pairs else found.max for n in by_hops]
+    hop_class = growth_class(by_hops, most_hops)
     return Growth(
-        reads_per_token=growth_class(far, [most_reads(pattern, n) for n in far]),
-        cache_slots=growth_class(near, [pattern.slots(n) for n in near]),
-        max_hops=growth_class(hop_sizes, most_hops),
-        congestion=growth_class(near, _congestion_bounds(pattern, near)),
+        reads_per_token=growth_class(by_reads, [_widest_nearby(pattern, n) for n in by_reads]),
+        cache_slots=growth_class(by_slots, [pattern.slots(n) for n in by_slots]),
+        max_hops=hop_class,
+        # Where columns are broken the pattern is translation-invariant, and C lies between d/2 and d: the worst n up to
+        # any length grows as the hops do.
+        congestion=_cut_growth(pattern, by_reads) if pattern.contiguous_columns else hop_class,
     )
 
 
@@ -88,12 +96,22 @@ def most_reads(pattern: Pattern, n: int) -> int:
     return int(occupancy(pattern, n).max())
 
 
-def _congestion_bounds(pattern: Pattern, sizes: list[int]) -> list[float]:
-    """A bound that grows as the congestion does: the lower one, or for translation-invariant patterns the hops d over
-    the distance n, since d/2 < C ≤ d. Either may be small just at powers of two, so take the worst of three lengths.
-    """
+def _widest_nearby(pattern: Pattern, n: int) -> int:
+    """The widest of some rows in the upper half: the growth of `most_reads` without its cost."""
+    return max(pattern.reads(int(i)) for i in np.linspace(n // 2, n - 1, 65))
+
+
+def _sizes(pattern: Pattern, most_strides: int, power: int) -> list[int]:
+    """2^8, 2^9, … up to 2^16, and on while there are few strides below n^power."""
+    top = 8
+    while top < 40 and power * (top + 1) <= 60 and len(pattern.offsets(2 ** (power * (top + 1)))) <= most_strides:
+        top += 1
+    return [2**t for t in range(8, max(top, 16) + 1)]
+
+
+def _cut_growth(pattern: Pattern, sizes: list[int]) -> str:
+    """The cut in the middle, n over the positions live there, at the worst of three lengths for each size."""
+    if math.isinf(lower_bound(pattern, 4096)[0]):
+        return "infinite"
     lengths = [(n, n - 1, 2 * n // 3) for n in sizes]
-    if pattern.contiguous_columns:
-        return [max(lower_bound(pattern, m)[0] for m in trio) for trio in lengths]
-    by_distance = hops_by_distance(pattern, max(sizes) + 1)
-    return [max(math.inf if by_distance[m] < 0 else int(by_distance[m]) for m in trio) for trio in lengths]
+    return growth_class(sizes, [max(-(-m // max(pattern.reads(m), 1)) for m in trio) for trio in lengths])

@@ -82,19 +82,6 @@ def interval_hops(lives, relay):
 
 
 @njit(cache=True)
-def fewest_hops_across(lives, relay, n):
-    """Min over i < n of the hops from i to i + n."""
-    fewest = 2 * n
-    for i in range(n):
-        hops, j = 1, i
-        while j + lives[j] < i + n and hops < fewest:
-            j = relay[j]
-            hops += 1
-        fewest = min(fewest, hops)
-    return fewest
-
-
-@njit(cache=True)
 def next_longer(lives):
     """The next position that is read at least as long as this one is (the end of the sequence if none)."""
     n = len(lives)

@@ -14,6 +14,8 @@ from resolvent.analysis.hops import hops
 from resolvent.patterns import Pattern, pattern
 from resolvent.patterns.errors import require_length
 
+_LONGEST = 20_000_000  # some arrays have an entry per token
+
 
 @dataclass(frozen=True)
 class Reads:
@@ -71,6 +73,7 @@ class Profile:
                 "exact": bounds.exact,
                 "lower_by": bounds.lower_by,
                 "upper_by": bounds.upper_by,
+                "note": bounds.note,
             },
             "growth": asdict(self.growth),
             "cost": asdict(self.cost),
@@ -82,7 +85,9 @@ class Profile:
 
     def __str__(self) -> str:
         grow, bounds, layer = self.growth, self.congestion, self.cost
-        unreachable = f", {self.unreachable_pairs:,} pairs have no path" if self.unreachable_pairs else ""
+        hop_text = f"{self.max_hops:,} at most, {self.mean_hops:,.2f} on average"
+        if self.unreachable_pairs:
+            hop_text = f"∞: {self.unreachable_pairs:,} pairs have no path; where there is one, {hop_text}"
         rows = [
             ("non-zeros", f"A {self.nnz_a:,}   B {self.nnz_b:,}", ""),
             (
@@ -90,8 +95,8 @@ class Profile:
                 f"{self.reads_per_token.max:,} at most, {self.reads_per_token.mean:,.2f} on average",
                 grow.reads_per_token,
             ),
-            ("cache", f"{self.cache_slots:,} slots, {layer.cache_bytes / 1024:,.0f} KiB", grow.cache_slots),
-            ("hops", f"{self.max_hops:,} at most, {self.mean_hops:,.2f} on average{unreachable}", grow.max_hops),
+            ("cache", f"{plural(self.cache_slots, 'slot')}, {layer.cache_bytes / 1024:,.0f} KiB", grow.cache_slots),
+            ("hops", hop_text, "" if self.unreachable_pairs else grow.max_hops),
             ("congestion", f"{describe(bounds)}  ({why(bounds)})", grow.congestion),
             ("period", f"{self.period:,}", ""),
             (
@@ -100,8 +105,16 @@ class Profile:
                 "",
             ),
         ]
-        title = f"{self.pattern} on {self.n:,} tokens (layer: {layer.heads} heads of {layer.head_dim})"
+        title = (
+            f"{self.pattern} on {plural(self.n, 'token')} "
+            f"(layer of {plural(layer.heads, 'head')}, dimension {layer.head_dim}, {layer.item_bytes} bytes a number)"
+        )
         return "\n".join([title, *(f"  {name:16} {value:58} {law}".rstrip() for name, value, law in rows)])
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 slot`, `1,023 slots`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def describe(bounds: Congestion) -> str:
@@ -113,7 +126,9 @@ def describe(bounds: Congestion) -> str:
 
 def why(bounds: Congestion) -> str:
     """The arguments behind the two bounds."""
-    return bounds.lower_by if math.isinf(bounds.lower) else f"≥ by {bounds.lower_by}, ≤ by {bounds.upper_by}"
+    if math.isinf(bounds.lower):
+        return bounds.lower_by
+    return f"≥ by {bounds.lower_by}, ≤ by {bounds.upper_by}" + (f"; {bounds.note}" if bounds.note else "")
 
 
 def analyze(
@@ -131,7 +146,7 @@ def analyze(
     10
     """
     chosen = pattern(spec)
-    n = require_length(n)
+    n = require_length(n, most=_LONGEST)
     nnz_a, nnz_b = nonzeros(chosen, n)
     found = hops(chosen, n)
     return Profile(

@@ -46,7 +46,7 @@ def shift(path: Integers, n: int) -> Routing:
 def sweep(pattern: Pattern, n: int, lower: int, search: bool = True) -> Routing | None:
     """Contiguous columns: carry all tokens forward together, the one that must move soonest first.
 
-    With a search, finds the least capacity at which an eager sweep loses no token (beyond n = 4096, to 3 %),
+    With a search, finds the least capacity at which an eager sweep loses no token (beyond n = 4096, to 6 %),
     starting at the proven lower bound, which it meets in nearly all cases. Without, one patient sweep: few hops, much
     load. None when the routing would be too long to write out.
     """
@@ -69,7 +69,7 @@ def sweep(pattern: Pattern, n: int, lower: int, search: bool = True) -> Routing 
 
     best = attempt(n, eager=False)
     failed, step, capacity = lower - 1, 1 + n // 1024, lower
-    good_enough = 1 if n <= 4096 else 1 + lower // 32
+    good_enough = 1 if n <= 4096 else 1 + lower // 16
     while best is not None and search and best.congestion - failed > good_enough:
         routing = attempt(capacity, eager=True)
         if routing is None:

@@ -6,6 +6,7 @@ from types import ModuleType
 
 from torch import Tensor
 
+from resolvent.analysis.growth import most_reads
 from resolvent.ops import reference
 from resolvent.patterns import Pattern, pattern
 from resolvent.patterns.errors import closest
@@ -21,7 +22,7 @@ def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, p: Pattern | str, *, ba
     """
     p = pattern(p)
     _check_rank("x", x, "(B, H, N, D)")
-    n, width = x.shape[-2], _width(p, x.shape[-2])
+    n, width = x.shape[-2], most_reads(p, x.shape[-2])
     columns = 1 + width if p.direct == "all" else 1
     _check_shape("alpha", alpha, (*x.shape[:-1], columns), f"(B, H, N, {columns}) for {p} on {n} tokens")
     if p.recurrent and beta is None:
@@ -75,11 +76,6 @@ def _backend(name: str) -> ModuleType:
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {name!r}: expected auto or {', '.join(BACKENDS)}.{closest(name, BACKENDS)}")
     return BACKENDS[name]
-
-
-def _width(p: Pattern, n: int) -> int:
-    """The widest row among the first n."""
-    return max(p.reads(i) for i in range(n)) if p.period(n) != 1 else p.reads(n - 1)
 
 
 def _check_rank(name: str, tensor: Tensor, shape: str) -> None:

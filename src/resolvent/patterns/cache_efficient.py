@@ -1,10 +1,10 @@
-"""Patterns that only read what the previous token still held, so that the cache stays as small as one row.
+"""Patterns that only read what the previous token still held, so that the cache stays about as small as one row.
 
 Each position i - f(k) is rounded up to a multiple of a lattice step a_k. Written 1-based, as in docs/theory.md:
 
     a_0 = f(0),   a_{k+1} = a_k ceil((f(k+1) - f(k)) / a_k)            each step divides the next
     S_i = { a_k ceil((i - f(k)) / a_k) : f(k) < i }                    lattice form: used to list and to test reads
-    j ∈ S_i  ⇔  0 < i - j ≤ L(j),   L(j) = f(max{k : a_k | j})         lifetime form: used for life, cache and slots
+    j ∈ S_i  ⇔  0 < i - j ≤ L(j),   L(j) = f(sup{k : a_k | j})         lifetime form: used for life, cache and slots
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from resolvent.patterns.errors import require_length, require_position
+from resolvent.patterns.errors import PatternError, require_length, require_position, require_positions
 from resolvent.patterns.pattern import Direct, Mask, Pattern, spell
-from resolvent.patterns.strides import Contiguous, Integers, Strides, frozen
+from resolvent.patterns.strides import Contiguous, Generated, Integers, Strides, frozen
 
-# An infinite sequence whose lattice stops growing keeps some positions for ever. No finite look can prove that;
-# after this many levels without growth it is taken as proven.
-_LEVELS_TAKEN_AS_ENDLESS = 1 << 16
+# An infinite sequence whose gaps are bounded keeps some positions for ever. A finite look cannot prove that of a
+# function; it is taken as proven when, after this many levels, no gap at these far places exceeds the lattice step.
+_LEVELS_BEFORE_PROBING = 1 << 16
+_PROBES = [start + k for start in (2**20, 2**24, 2**30, 2**40) for k in range(64)]
 
 
 @final
@@ -48,22 +49,22 @@ class CacheEfficient(Pattern):
         return self.strides.below(require_length(n))
 
     def sources(self, i: int) -> Integers:
-        i = require_position(i) + 1
-        strides, steps = self._lattice.levels(i)
-        rounded = i - strides
+        i = require_position(i)
+        if isinstance(self.strides, Contiguous):
+            return self.strides.sources(i)
+        strides, steps = self._lattice.levels(i + 1)
+        rounded = i + 1 - strides
         rounded += -rounded % steps
         distinct = np.ones(len(rounded), dtype=np.bool_)
         np.not_equal(rounded[1:], rounded[:-1], out=distinct[1:])
         return rounded[distinct][::-1] - 1
 
     def reads(self, i: int) -> int:
-        i = require_position(i) + 1
-        classes = self._lattice.classes_within(i)
-        return sum(c.count(i - 1) - c.count(max(i - 1 - c.life, 0)) for c in classes)
+        return len(self.sources(i))
 
     def allows(self, i: npt.ArrayLike, j: npt.ArrayLike) -> Mask:
         """Bisects the levels, on which the rounded positions descend: the lattice form, not the lifetimes."""
-        reader, source = np.broadcast_arrays(np.asarray(i, dtype=np.int64) + 1, np.asarray(j, dtype=np.int64) + 1)
+        reader, source = np.broadcast_arrays(require_positions(i, "i") + 1, require_positions(j, "j") + 1)
         strides, steps = self._lattice.levels(int(reader.max(initial=1)))
         count = strides.searchsorted(reader)
         low, high = np.zeros_like(count), count.copy()
@@ -131,6 +132,16 @@ class Lattice:
         self._classes: tuple[Class, ...] = ()
         self._complete = 0  # the classes of all positions below this are final
         self._slot_of: dict[tuple[int, int], int] = {}
+
+    @cached_property
+    def _largest_far_gap(self) -> int | float:
+        if not isinstance(self._strides, Generated):
+            return math.inf
+        value = self._strides.value
+        try:
+            return max(value(k + 1) - value(k) for k in _PROBES)
+        except (PatternError, OverflowError):  # too fast to evaluate there: anything but bounded
+            return math.inf
 
     def levels(self, i: int) -> tuple[Integers, Integers]:
         """f(k) and a_k for all f(k) < i."""
@@ -208,7 +219,7 @@ class Lattice:
             ended = self._strides.last is not None and self._strides.last < limit
             if ended or (len(steps) and steps[-1] > j):
                 break
-            if len(steps) > _LEVELS_TAKEN_AS_ENDLESS and steps[-1] == steps[-_LEVELS_TAKEN_AS_ENDLESS]:
+            if len(steps) > _LEVELS_BEFORE_PROBING and self._largest_far_gap <= steps[-1]:
                 break
             limit *= 4
         found = _classes(strides, steps, ended)

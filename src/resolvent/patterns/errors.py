@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from numbers import Integral
+
+import numpy as np
+import numpy.typing as npt
 
 
 class PatternError(ValueError):
@@ -16,10 +20,15 @@ def closest(word: str, choices: Iterable[str]) -> str:
     return f" Did you mean '{found[0]}'?" if found else ""
 
 
-def require_length(n: int, what: str = "n") -> int:
+LARGEST_POSITION = 2**62
+
+
+def require_length(n: int, most: int = LARGEST_POSITION) -> int:
     """Sequence lengths are integers ≥ 1."""
     if not is_integer(n) or n < 1:
-        raise PatternError(f"{what} is a number of tokens: expected an integer ≥ 1, got {n!r}.")
+        raise PatternError(f"n is a number of tokens: expected an integer ≥ 1, got {n!r}.")
+    if n > most:
+        raise PatternError(f"n is too long for this: expected at most {most:,} tokens, got {n:,}.")
     return int(n)
 
 
@@ -27,9 +36,19 @@ def require_position(i: int, what: str = "i") -> int:
     """Positions are 0-based integers."""
     if not is_integer(i) or i < 0:
         raise PatternError(f"{what} is a 0-based position: expected an integer ≥ 0, got {i!r}.")
+    if i > LARGEST_POSITION:
+        raise PatternError(f"{what} is beyond any sequence: expected at most 2**62, got {i}.")
     return int(i)
 
 
 def is_integer(value: object) -> bool:
-    """True for Python and NumPy integers, not for bools and floats."""
-    return hasattr(value, "__index__") and not isinstance(value, bool)
+    """True for Python and NumPy integers, not for bools, floats and arrays."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def require_positions(values: npt.ArrayLike, what: str) -> npt.NDArray[np.int64]:
+    """Positions as an array; anything but integers is refused rather than rounded."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" and array.size:
+        raise PatternError(f"{what} are 0-based positions: expected integers, got an array of {array.dtype}.")
+    return array.astype(np.int64)

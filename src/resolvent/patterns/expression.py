@@ -69,8 +69,9 @@ def _build(node: ast.expr, text: str) -> Function:
             return lambda k: combine(first(k), second(k))
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS and arguments:
             function, parts = _FUNCTIONS[name], [_build(argument, text) for argument in arguments]
-            if len(parts) == 1 and name != "abs":
-                raise PatternError(f"{name}(…) in {text!r} needs at least two values.")
+            if (len(parts) == 1) != (name == "abs"):
+                count = "one value" if name == "abs" else "two values or more"
+                raise PatternError(f"{name}(…) takes {count}, got {len(parts)} in {text!r}.")
             return lambda k: function(*(part(k) for part in parts))
     hint = _HINTS.get(type(node.op), "") if isinstance(node, ast.BinOp) else ""
     raise PatternError(f"{ast.unparse(node)!r} is not allowed in {text!r}: expected {ALLOWED}.{hint}")

@@ -55,7 +55,7 @@ class Pattern(Value, ABC):
 
     @abstractmethod
     def reads(self, i: int) -> int:
-        """How many past positions token i reads: `len(sources(i))`, without listing them."""
+        """How many past positions token i reads: `len(sources(i))`."""
 
     @abstractmethod
     def allows(self, i: npt.ArrayLike, j: npt.ArrayLike) -> Mask:

@@ -62,10 +62,11 @@ def pattern(spec: str | Pattern | Callable[[int], int]) -> Pattern:
     modifiers = set(suffixes[1].split("+")[1:])
     found = _family(text[: suffixes.start()], spec)
     if "attention" in modifiers or "diagonal" in modifiers:
-        if "diagonal" in modifiers and ("attention" in modifiers or not found.recurrent):
-            raise PatternError(f"{spec!r} reads nothing but itself: without feedback, A must have its offsets.")
         direct = "diagonal" if "diagonal" in modifiers else found.direct
-        found = TranslationInvariant(found.strides, direct, found.recurrent and "attention" not in modifiers)
+        recurrent = found.recurrent and "attention" not in modifiers
+        if direct == "diagonal" and not recurrent:
+            raise PatternError(f"{spec!r} reads nothing but itself: without feedback, A must have its offsets.")
+        found = TranslationInvariant(found.strides, direct, recurrent)
     return found.cache_efficient() if "cache" in modifiers else found
 
 
@@ -118,7 +119,7 @@ def _family(text: str, spec: str) -> TranslationInvariant:
             return TranslationInvariant(Formula.parse(argument))
         case "offsets", True:
             return TranslationInvariant(_offsets(argument, spec))
-    raise PatternError(f"unknown pattern {spec!r}.{_suggest(name)} {_menu()}")
+    raise PatternError(f"unknown pattern {spec!r}.{_suggest(name, spec)} {_menu()}")
 
 
 def _size(argument: str, spec: str) -> int:
@@ -137,15 +138,18 @@ def _offsets(argument: str, spec: str) -> Strides:
     return Listed(tuple(map(int, parts)))
 
 
-def _suggest(name: str) -> str:
+def _suggest(name: str, spec: str) -> str:
     examples = {"local": "local:8", "order": "order:8", "stride": "stride:k**3+1", "offsets": "offsets:1,2,5"}
     plain = [family for family in FAMILIES if ":" not in family]
     if name in examples:
         return f" It takes a value, for example '{examples[name]}'."
     if name in plain:
         return f" '{name}' takes no value after a colon."
-    choices = [*plain, *examples.values()]
-    return closest(name, [family + modifier for family in choices for modifier in ("", *MODIFIERS)])
+    stem, plus, modifier = name.partition("+")
+    if stem in plain and plus:
+        near = closest(f"+{modifier}", MODIFIERS).replace("'+", f"'{stem}+")
+        return f" '+{modifier}' is not a modifier.{near}"
+    return closest(spec, [family + end for family in (*plain, *examples.values()) for end in ("", *MODIFIERS)])
 
 
 def _menu() -> str:

@@ -20,6 +20,7 @@ from resolvent.patterns.value import Value
 Integers = npt.NDArray[np.int64]
 
 _CHECKED_AT_BIRTH = 64
+_MOST_STRIDES = 1 << 24
 
 
 class Strides(Value, ABC):
@@ -60,8 +61,14 @@ class Contiguous(Strides):
         return self.size
 
     def below(self, limit: int) -> Integers:
-        size = max(limit - 1, 0) if self.size is None else max(min(limit - 1, self.size), 0)
-        return counting(size + 1)[1:]
+        return counting(self._reach(limit - 1) + 1)[1:]
+
+    def sources(self, i: int) -> Integers:
+        """The positions within reach before i."""
+        return counting(i)[i - self._reach(i) :]
+
+    def _reach(self, most: int) -> int:
+        return max(most if self.size is None else min(most, self.size), 0)
 
 
 @final
@@ -75,6 +82,8 @@ class Listed(Strides):
         if not self.values:
             raise PatternError("expected at least one offset, for example 'offsets:1,2,5', got none.")
         check_increasing(self.values, "offsets")
+        if self.values[-1] > LARGEST_STRIDE:
+            raise PatternError(f"offset {self.values[-1]} is longer than any sequence: expected at most 2**62.")
 
     @property
     def spelling(self) -> str:
@@ -174,7 +183,8 @@ def check_increasing(values: tuple[int, ...] | list[int], name: str, k: int | No
         if value < 1:
             raise PatternError(
                 f"{name!r} reads {value} positions back at k={index}: expected strides ≥ 1 "
-                f"(a token always sees itself, so 0 is not a stride). Shift it, for example 'k+1' for 'k'."
+                f"(a token always sees itself, so 0 is not a stride)."
+                + (" Shift it, for example 'k+1' for 'k'." if name.startswith("stride") else "")
             )
     for index, (before, after) in enumerate(pairwise(values), start=last - len(values) + 2):
         if after <= before:
@@ -195,6 +205,11 @@ def _generate(strides: Generated, limit: int) -> Integers:
             break
         values.append(value)
         before = value
+        if k == _MOST_STRIDES:
+            raise PatternError(
+                f"{strides.spelling} has more than {_MOST_STRIDES:,} strides below {limit:,}: too many to list. "
+                f"Ask about shorter sequences."
+            )
     return frozen(np.array(values, dtype=np.int64))
 
 

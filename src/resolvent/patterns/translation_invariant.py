@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from resolvent.patterns.cache_efficient import CacheEfficient
-from resolvent.patterns.errors import require_length, require_position
+from resolvent.patterns.errors import require_length, require_position, require_positions
 from resolvent.patterns.pattern import Direct, Mask, Pattern, spell
-from resolvent.patterns.strides import Contiguous, Integers, Strides, counting
+from resolvent.patterns.strides import Contiguous, Integers, Strides
 
 
 @final
@@ -35,20 +35,20 @@ class TranslationInvariant(Pattern):
     def sources(self, i: int) -> Integers:
         i = require_position(i)
         if isinstance(self.strides, Contiguous):
-            size = i if self.strides.size is None else min(i, self.strides.size)
-            return counting(i)[i - size :]
+            return self.strides.sources(i)
         return (i - self.strides.below(i + 1))[::-1]
 
     def reads(self, i: int) -> int:
         return len(self.strides.below(require_position(i) + 1))
 
     def allows(self, i: npt.ArrayLike, j: npt.ArrayLike) -> Mask:
-        distance = np.asarray(i, dtype=np.int64) - np.asarray(j, dtype=np.int64)
+        source = require_positions(j, "j")
+        distance = require_positions(i, "i") - source
         if isinstance(self.strides, Contiguous):
-            near = True if self.strides.size is None else distance <= self.strides.size
-            return np.asarray((distance > 0) & near)
-        strides = self.strides.below(int(distance.max(initial=0)) + 1)
-        return np.isin(distance, strides)
+            within = distance <= (distance.max(initial=0) if self.strides.size is None else self.strides.size)
+        else:
+            within = np.isin(distance, self.strides.below(int(distance.max(initial=0)) + 1))
+        return np.asarray((distance > 0) & within & (source >= 0))
 
     def life(self, j: int) -> int | float:
         require_position(j, "j")

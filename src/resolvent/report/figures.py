@@ -15,18 +15,21 @@ from matplotlib.figure import Figure
 from resolvent.analysis import Congestion, Profile, hop_matrix
 from resolvent.analysis.congestion import occupancy
 from resolvent.analysis.growth import most_reads
-from resolvent.patterns import Pattern
+from resolvent.patterns import Pattern, PatternError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 _INK, _A, _B, _BOTH = "#1b1f24", "#7fa7d9", "#d9905b", "#3d5a80"
-_LARGEST_PICTURE = 512
+_LARGEST_PICTURE = 2048
+_FORMATS = (".png", ".pdf", ".svg")
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write a figure as PNG (or whatever the suffix says), making its folder."""
+    """Write a figure, in the format that its name ends in; its folder is made if need be."""
     path = Path(path)
+    if path.suffix not in _FORMATS:
+        raise ValueError(f"expected a file name that ends in {', '.join(_FORMATS)}, got '{path}'.")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150, facecolor="white")
     return path
@@ -50,7 +53,10 @@ def profile_figure(profile: Profile) -> Figure:
 
 def mask_figure(p: Pattern, n: int) -> Figure:
     """The mask of A and B alone."""
+    if n > _LARGEST_PICTURE:
+        raise PatternError(f"expected n ≤ {_LARGEST_PICTURE:,} for a picture of the mask, got {n:,}.")
     figure = Figure(figsize=(6, 6.4), layout="constrained")
+    figure.suptitle(str(p), fontsize=13, color=_INK, weight="bold")
     mask(figure.subplots(), p, n)
     return figure
 
@@ -70,7 +76,6 @@ def comparison_figure(profiles: Sequence[Profile]) -> Figure:
 
 def mask(axes: Axes, p: Pattern, n: int) -> None:
     """Non-zeros of A and B."""
-    n = min(n, _LARGEST_PICTURE)
     a, b = p.mask(n, "a"), p.mask(n, "b")
     axes.imshow(a + 2 * b, cmap=ListedColormap(["white", _A, _B, _BOTH]), vmin=0, vmax=3, interpolation="nearest")
     meanings = ((_A, "A only", a & ~b), (_B, "B only", b & ~a), (_BOTH, "A and B", a & b))
@@ -78,16 +83,15 @@ def mask(axes: Axes, p: Pattern, n: int) -> None:
         if cells.any():
             axes.scatter([], [], marker="s", color=colour, label=meaning)
     axes.legend(loc="upper right", frameon=False, fontsize=9)
-    _label(axes, f"who reads whom ({p}, {n} tokens)", "position read", "token")
+    _label(axes, f"who reads whom ({n} tokens)", "position read", "token")
 
 
 def cache(axes: Axes, p: Pattern, n: int) -> None:
     """Which positions are held while each token is decoded, with their number on top."""
-    n = min(n, _LARGEST_PICTURE)
     held = np.tril(np.subtract.outer(np.arange(n), np.arange(n)) <= p.lives(n)[None, :], -1)
     axes.imshow(held, cmap=ListedColormap(["white", _A]), vmin=0, vmax=1, interpolation="nearest", aspect="auto")
     counts = axes.twiny()
-    counts.plot(occupancy(p, n), np.arange(n), color=_INK, linewidth=1)
+    counts.step(occupancy(p, n), np.arange(n), where="mid", color=_INK, linewidth=1)
     counts.set_xlim(0, max(float(occupancy(p, n).max()) * 1.1, 1.0))
     counts.tick_params(labelsize=8)
     counts.set_xlabel("positions held (line)", fontsize=9)
@@ -96,7 +100,7 @@ def cache(axes: Axes, p: Pattern, n: int) -> None:
 
 def hops(axes: Axes, p: Pattern, n: int) -> None:
     """Hops from every input to every output."""
-    matrix = hop_matrix(p, min(n, _LARGEST_PICTURE)).astype(float)
+    matrix = hop_matrix(p, n).astype(float)
     matrix[np.triu_indices(len(matrix), 1)] = np.nan
     unreachable = matrix == -1
     matrix[unreachable] = np.nan
@@ -118,6 +122,8 @@ def load(axes: Axes, bounds: Congestion, n: int) -> None:
     if bounds.routing is None:
         text = "some tokens have no path:\nno routing exists" if bounds.exact else "routing too long to write out"
         axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes, fontsize=11)
+        axes.set_xticks([])
+        axes.set_yticks([])
     else:
         edges = np.unique(np.linspace(0, 2 * n, min(2 * n, 256) + 1).astype(int))
         loads, widths = bounds.routing.loads(), np.diff(edges)
@@ -126,7 +132,7 @@ def load(axes: Axes, bounds: Congestion, n: int) -> None:
         axes.bar(edges[:-1], total / widths, widths, align="edge", color=_BOTH, label="average nearby")
         axes.axhline(float(bounds.lower), color=_INK, linestyle="--", linewidth=1, label=f"≥ {bounds.lower:,} (proved)")
         axes.axvline(n, color=_INK, linewidth=0.5)
-        axes.set_ylim(0, float(bounds.upper) * 1.25 + 0.5)
+        axes.set_ylim(0, float(bounds.upper) * 1.45 + 0.5)
         axes.legend(frameon=False, fontsize=9, loc="upper right")
     found = f", at most {bounds.upper:,} here" if bounds.routing else ""
     _label(axes, f"load when copying {n:,} tokens{found}", "node", "paths through it")
@@ -134,19 +140,24 @@ def load(axes: Axes, bounds: Congestion, n: int) -> None:
 
 def growth(axes: Axes, curves: Mapping[str, tuple[Pattern, Literal["reads", "slots"]]]) -> None:
     """Reads per token, or cache slots, against n; one named curve each."""
-    sizes = np.unique(np.logspace(3, 16, 40, base=2).astype(int)).tolist()
+    sizes, highest = np.unique(np.logspace(3, 16, 40, base=2).astype(int)).tolist(), 4
     for index, (name, (p, what)) in enumerate(curves.items()):
         values = [most_reads(p, n) if what == "reads" else p.slots(n) for n in sizes]
+        highest = max(highest, *values)
         axes.plot(sizes, values, ["-", "--", ":", "-."][index % 4], linewidth=1.8, label=name)
     axes.set_xscale("log", base=2)
     axes.set_yscale("symlog", base=2, linthresh=1)  # down to 0, for patterns that read nothing
+    axes.set_ylim(0, 2 * highest)
     axes.legend(frameon=False, fontsize=8)
     axes.grid(alpha=0.25)
     _label(axes, "", "tokens n", "")
 
 
 def trade_off(axes: Axes, profiles: Sequence[Profile]) -> None:
-    """Cache against congestion, and the line cache × congestion = n below which nothing can lie."""
+    """Cache against congestion, and the line below which nothing can lie: cache × congestion = n.
+
+    The cache is counted where the law is proved, when token n + 1 is decoded: one slot more than n tokens need.
+    """
     n = profiles[0].n
     line: npt.NDArray[np.float64] = np.logspace(0, np.log2(n), 50, base=2)
     axes.plot(line, n / line, color=_INK, linewidth=1, linestyle="--", label="cache × congestion = n")
@@ -154,7 +165,7 @@ def trade_off(axes: Axes, profiles: Sequence[Profile]) -> None:
     names: dict[tuple[float, float], list[str]] = {}
     for profile in profiles:
         if np.isfinite(profile.congestion.upper):
-            point = (float(profile.cache_slots), float(profile.congestion.upper))
+            point = (float(profile.pattern.slots(n + 1)), float(profile.congestion.upper))
             names.setdefault(point, []).append(str(profile.pattern))
     for point, here in names.items():
         axes.scatter(*point, s=46, color=_B, zorder=3)
