@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resolvent.patterns.errors import PatternError, require_length, require_position, require_positions
-from resolvent.patterns.pattern import Direct, Mask, Pattern, spell
+from resolvent.patterns.pattern import Mask, Pattern, spell
 from resolvent.patterns.strides import Contiguous, Generated, Integers, Strides, frozen
 
 # An infinite sequence whose gaps are bounded keeps some positions for ever. A finite look cannot prove that of a
@@ -29,13 +29,8 @@ _PROBES = [start + k for start in (2**20, 2**24, 2**30, 2**40) for k in range(64
 
 
 @final
-@dataclass(frozen=True, repr=False)
 class CacheEfficient(Pattern):
     """The cache-efficient version of the pattern with these strides."""
-
-    strides: Strides
-    direct: Direct = "all"
-    recurrent: bool = True
 
     @property
     def contiguous_columns(self) -> bool:
@@ -44,9 +39,6 @@ class CacheEfficient(Pattern):
     @cached_property
     def _lattice(self) -> Lattice:
         return Lattice(self.strides)
-
-    def offsets(self, n: int) -> Integers:
-        return self.strides.below(require_length(n))
 
     def sources(self, i: int) -> Integers:
         i = require_position(i)

@@ -7,6 +7,7 @@ Positions are 0-based everywhere in the public interface. The mathematics of cac
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ Mask = npt.NDArray[np.bool_]
 _LARGEST_MASK = 32_768
 
 
+@dataclass(frozen=True, repr=False)
 class Pattern(Value, ABC):
     """Which past positions each token may read. Frozen and hashable; knows integers, no coefficients.
 
@@ -30,24 +32,18 @@ class Pattern(Value, ABC):
     `direct == "diagonal"`. `B` acts on the readable positions when `recurrent`, and is zero otherwise.
     """
 
-    @property
-    @abstractmethod
-    def direct(self) -> Direct:
-        """Where A lives: on "all" readable positions and the diagonal, or on the "diagonal" alone."""
-
-    @property
-    @abstractmethod
-    def recurrent(self) -> bool:
-        """Whether past outputs are fed back at all (B ≠ 0)."""
+    strides: Strides
+    direct: Direct = "all"
+    recurrent: bool = True
 
     @property
     @abstractmethod
     def contiguous_columns(self) -> bool:
         """Whether every position is read by one unbroken run of later positions, from its successor on."""
 
-    @abstractmethod
     def offsets(self, n: int) -> Integers:
         """The strides f(k) < n that generate the pattern (for cache-efficient ones: before rounding)."""
+        return self.strides.below(require_length(n))
 
     @abstractmethod
     def sources(self, i: int) -> Integers:

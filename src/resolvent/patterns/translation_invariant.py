@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import final
 
 import numpy as np
@@ -11,26 +10,18 @@ import numpy.typing as npt
 
 from resolvent.patterns.cache_efficient import CacheEfficient
 from resolvent.patterns.errors import require_length, require_position, require_positions
-from resolvent.patterns.pattern import Direct, Mask, Pattern, spell
-from resolvent.patterns.strides import Contiguous, Integers, Strides
+from resolvent.patterns.pattern import Mask, Pattern, spell
+from resolvent.patterns.strides import Contiguous, Integers
 
 
 @final
-@dataclass(frozen=True, repr=False)
 class TranslationInvariant(Pattern):
     """Token i reads the positions i - f(k) ≥ 0."""
-
-    strides: Strides
-    direct: Direct = "all"
-    recurrent: bool = True
 
     @property
     def contiguous_columns(self) -> bool:
         last = self.strides.last
         return isinstance(self.strides, Contiguous) or (last is not None and len(self.strides.below(last + 1)) == last)
-
-    def offsets(self, n: int) -> Integers:
-        return self.strides.below(require_length(n))
 
     def sources(self, i: int) -> Integers:
         i = require_position(i)

@@ -25,7 +25,7 @@ def comparison(profiles: Sequence[Profile]) -> Table:
     """The theory half of the paper's Table 1, no cell left empty."""
     n = profiles[0].n
     table = Table(
-        title=f"n = {n:,} tokens: what a token reads, what is kept, how far apart and how crowded",
+        title=f"n = {n:,} tokens: what a token reads, keeps and can reach",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
