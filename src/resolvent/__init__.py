@@ -15,7 +15,7 @@ from resolvent.patterns import (
 )
 
 if TYPE_CHECKING:
-    from resolvent.ops import mix, solve
+    from resolvent.ops import choose_backend, mix, solve
 
 __version__ = "0.1.0"
 
@@ -26,6 +26,7 @@ __all__ = [
     "Profile",
     "Routing",
     "analyze",
+    "choose_backend",
     "congestion",
     "cost",
     "exponential",
@@ -40,7 +41,7 @@ __all__ = [
     "window",
 ]
 
-_NEEDS_TORCH = {"mix": "resolvent.ops", "solve": "resolvent.ops"}
+_NEEDS_TORCH = dict.fromkeys(("choose_backend", "mix", "solve"), "resolvent.ops")
 
 
 def __getattr__(name: str) -> Any:

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import ModuleType
 
 from torch import Tensor
 
 from resolvent.analysis.growth import most_reads
-from resolvent.ops import reference
+from resolvent.ops import cpu, reference
 from resolvent.patterns import Pattern, pattern
 from resolvent.patterns.errors import closest
 
-BACKENDS: dict[str, ModuleType] = {"reference": reference}
+BACKENDS: dict[str, ModuleType] = {"cpu": cpu, "reference": reference}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A backend, and why it was chosen."""
+
+    backend: str
+    why: str
+
+
+def choose_backend(x: Tensor) -> Choice:
+    """What `backend="auto"` does with a tensor like this."""
+    if x.device.type == "cpu":
+        return Choice("cpu", "the tensors are on a CPU, and compiled kernels cover every pattern there")
+    return Choice("reference", f"there is no fast backend for {x.device.type} yet; the reference runs anywhere, slowly")
 
 
 def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, p: Pattern | str, *, backend: str = "auto") -> Tensor:
@@ -32,7 +48,7 @@ def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, p: Pattern | str, *, ba
     if beta is not None:
         _check_shape("beta", beta, (*x.shape[:-1], width), f"(B, H, N, {width}) for {p} on {n} tokens")
     _check_alike(x=x, alpha=alpha, beta=beta)
-    result: Tensor = _backend(backend).solve(x, alpha, beta, p)
+    result: Tensor = _backend(backend, x).solve(x, alpha, beta, p)
     return result
 
 
@@ -66,15 +82,18 @@ def mix(
     _check_shape("gate", gate, tuple(x.shape[:-1]), "(B, H, N)")
     _check_alike(x=x, qa=qa, ka=ka, qb=qb, kb=kb, gate=gate)
     scale = qa.shape[-1] ** -0.5 if scale is None else scale
-    result: Tensor = _backend(backend).mix(x, qa, ka, qb, kb, gate, p, scale)
+    result: Tensor = _backend(backend, x).mix(x, qa, ka, qb, kb, gate, p, scale)
     return result
 
 
-def _backend(name: str) -> ModuleType:
+def _backend(name: str, x: Tensor) -> ModuleType:
+    """An explicit backend works or raises; it never falls back to another."""
     if name == "auto":
-        name = "reference"
+        name = choose_backend(x).backend
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {name!r}: expected auto or {', '.join(BACKENDS)}.{closest(name, BACKENDS)}")
+    if name == "cpu" and x.device.type != "cpu":
+        raise ValueError(f"backend 'cpu' needs tensors on a CPU, got {x.device}: use 'reference' there.")
     return BACKENDS[name]
 
 
