@@ -79,10 +79,11 @@ TEACHES = {
     "draw": ["a row is a token", "--png"],
     "compare": ["nine structures if none is named", "--plot", "--pages"],
     "patterns": ["picture", "--json"],
+    "bench": ["take turns in one process", "sdpa or paper", "--threads"],
 }
 
 
-@pytest.mark.parametrize("command", [[], ["analyze"], ["draw"], ["compare"], ["patterns"]])
+@pytest.mark.parametrize("command", [[], ["analyze"], ["draw"], ["compare"], ["patterns"], ["bench"]])
 def test_help_teaches(command: list[str]) -> None:
     text = " ".join(run(*command, "--help").stdout.replace("│", " ").split())
     assert "resolvent" in text.split("[OPTIONS]")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ import resolvent
 from resolvent.analysis.congestion import Effort
 from resolvent.analysis.profile import Profile, analyze
 from resolvent.patterns import FAMILIES, MODIFIERS, PAPER_STRUCTURES, pattern
+
+SPARSE_STRUCTURES = [spec for spec in PAPER_STRUCTURES if spec not in ("attention", "local:8", "dense")]
 
 app = typer.Typer(
     name="resolvent",
@@ -149,6 +152,52 @@ def compare_patterns(
                 figures.save(figures.profile_figure(profile), pages / f"{name}.png")
                 advance()
         _say_written(pages)
+
+
+@app.command("bench")
+def bench_patterns(
+    specs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PATTERN", help="Patterns to time; the paper's sparse recurrences if none is named."),
+    ] = None,
+    n: Length = 4096,
+    against: Annotated[
+        list[str] | None, typer.Option(help="A peer: sdpa or paper; repeat for more. The first is the yardstick.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 1,
+    heads: Heads = 12,
+    head_dim: HeadDim = 64,
+    rounds: Annotated[int, typer.Option(help="How often each case is timed.")] = 7,
+    threads: Annotated[int | None, typer.Option(help="Threads; torch's own choice if not given.")] = None,
+    backend: Annotated[str, typer.Option(help="auto, or a backend by name.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Time the operator, forward and with backward, against named peers.
+
+    All cases take turns in one process, so that what else the machine does falls on all alike; medians are compared.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # or torch's idle threads spin while ours work
+    from resolvent.bench import bench, use_threads
+    from resolvent.report import tables
+
+    use_threads(threads)
+    chosen = [pattern(spec) for spec in specs or SPARSE_STRUCTURES]
+    with progress(f"timing {len(chosen)} patterns on {n:,} tokens", rounds + 1) as advance:
+        report = bench(
+            chosen,
+            n,
+            peers=against or ["sdpa"],
+            batch=batch,
+            heads=heads,
+            head_dim=head_dim,
+            rounds=rounds,
+            backend=backend,
+            after_each=advance,
+        ).to_dict()
+    if as_json:
+        print(json.dumps(report, indent=2))
+    else:
+        Console().print(tables.speeds(report))
 
 
 @app.callback(invoke_without_command=True)

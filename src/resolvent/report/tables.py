@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich import box
 from rich.table import Table
@@ -44,6 +45,29 @@ def comparison(profiles: Sequence[Profile]) -> Table:
         )
     if any(profile.unreachable_pairs for profile in profiles):
         table.caption = "∞ some pairs have no path.   * over the pairs that have one."
+    return table
+
+
+def speeds(report: dict[str, Any]) -> Table:
+    """A bench report: milliseconds, their range, and how many times faster than the yardstick."""
+    shape = f"batch {report['batch']}, {report['heads']} heads of {report['head_dim']}, {report['dtype']}"
+    table = Table(
+        title=f"n = {report['n']:,} tokens, {shape}, {report['threads']} threads",
+        caption=f"medians of {report['rounds']} interleaved rounds (least … most); "
+        f"matrix products reach {report['matmul_gflops']:.0f} GFLOP/s here",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("case", style="bold", no_wrap=True)
+    for name in ("forward, ms", "×", "with backward, ms", "×"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for timing in report["timings"]:
+        cells = []
+        for part in ("forward", "both"):
+            least, most = timing[f"{part}_range_ms"]
+            cells.append(f"{timing[f'{part}_ms']:.1f} [dim]({least:.1f} … {most:.1f})[/dim]")
+            cells.append(f"{timing[f'{part}_speedup']:.1f}")
+        table.add_row(timing["case"], *cells)
     return table
 
 
