@@ -71,6 +71,14 @@ def test_mix(backend: str, spec: str, n: int, dtype: torch.dtype) -> None:
     check_mix(backend, spec, mixer_inputs(n, dtype), dtype)
 
 
+@pytest.mark.parametrize(
+    "spec", ["first-order", "exponential", "quadratic+cache", "stride:k**3+1+cache", "offsets:2,300"]
+)
+@pytest.mark.parametrize("backend", FAST)
+def test_mix_over_several_blocks(backend: str, spec: str) -> None:
+    check_mix(backend, spec, mixer_inputs(600, torch.float64, 1, 2, 3, 2), torch.float64)
+
+
 @pytest.mark.parametrize("spec", PATTERNS)
 @pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
-BLOCK = 64
+BLOCK = 256
 _FAST = {"reassoc", "contract", "nsz", "arcp", "afn"}  # no assumption about NaN or infinity
 _LOWEST = -3e38  # the score of what is not there
 
