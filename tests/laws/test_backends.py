@@ -154,6 +154,18 @@ def test_nothing_outside_the_pattern_is_read(backend: str, spec: str) -> None:
         assert spoiled.tolist() == [bool(i >= bad and reachable[i, bad] >= 0) for i in range(n)]
 
 
+@pytest.mark.parametrize("spoiled", ["x", "qa", "ka", "qb", "kb", "gate"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("backend", FAST)
+def test_nan_is_never_swallowed(backend: str, dtype: torch.dtype, spoiled: str) -> None:
+    """A NaN in any input of token 40 shows in the outputs that use it, and in none before."""
+    inputs = mixer_inputs(90, dtype, 1, 1)
+    inputs[spoiled][:, :, 40] = math.nan
+    bad = rv.mix(**inputs, p="exponential", backend=backend)[0, 0].isnan().any(-1)
+    assert not bad[:40].any()
+    assert bad[41 if spoiled == "kb" else 40]  # no token feeds back its own output, so kb_40 serves from 41 on
+
+
 @pytest.mark.parametrize("backend", FAST)
 def test_layouts(backend: str) -> None:
     """Heads beside positions, expanded batches, slices: any strides give the same."""

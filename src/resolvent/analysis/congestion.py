@@ -126,13 +126,12 @@ def lower_bound(pattern: Pattern, n: int) -> tuple[int | float, str]:
         _, _, end = kernels.interval_hops(lives, relay)
         if np.any(end[:n] < np.arange(n) + n):
             return math.inf, "no path from some i to i + n"
-        bounds.append((cut_bound(pattern, n), "cut"))
     else:
         hops = int(hops_by_distance(pattern, n + 1)[n])
         if hops < 0:
             return math.inf, "no path from i to i + n"
         bounds.append((path_length_bound(hops), "path length"))
-        bounds.append((cut_bound(pattern, n), "cut"))
+    bounds.append((cut_bound(pattern, n), "cut"))
     return max(bounds, key=lambda bound: bound[0])
 
 

@@ -76,11 +76,9 @@ def sweep(pattern: Pattern, n: int, lower: int, search: bool = True) -> Routing 
             failed = capacity
         elif routing.congestion < best.congestion:
             best = routing
-        upwards = capacity + step  # gallop up from the lower bound until something works, then bisect
-        step *= 2
-        capacity = (
-            min(upwards, (failed + best.congestion) // 2) if failed >= capacity else (failed + best.congestion) // 2
-        )
+        # Gallop up from the lower bound while nothing works, but never past the middle; then bisect.
+        middle = (failed + best.congestion) // 2
+        capacity, step = min(capacity + step, middle) if routing is None else middle, 2 * step
     return best
 
 

@@ -35,7 +35,8 @@ def _exp_minus(scores, subtract, width, rows):
             bits = scores.view(np.int32)
             for c in range(width):
                 for r in range(rows):
-                    z = max((scores[c, r] - subtract[r]) * np.float32(1.4426950408889634), np.float32(-126.0))
+                    z = (scores[c, r] - subtract[r]) * np.float32(1.4426950408889634)
+                    z = np.float32(-126.0) if z < np.float32(-126.0) else z  # not max(): NaN must stay NaN
                     whole = np.floor(z)
                     f = z - whole
                     p = np.float32(1.8775767e-3)
