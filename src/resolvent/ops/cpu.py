@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.analysis.growth import most_reads
 from resolvent.ops import cpu_kernels as kernels
 from resolvent.ops import cpu_solve
+from resolvent.ops.rows import rows
 from resolvent.patterns import Pattern
 from resolvent.patterns.strides import Integers
 
@@ -36,8 +36,8 @@ def plan(pattern: Pattern, n: int) -> Plan:
         offsets = np.array(pattern.offsets(n))
         widths = np.searchsorted(offsets, np.arange(n), side="right")
         return Plan(offsets, np.empty((0, 0), dtype=np.int32), widths)
-    table, widths = kernels.list_by_lives(pattern.lives(n), most_reads(pattern, n))
-    return Plan(np.empty(0, dtype=np.int64), table, widths)
+    table = rows(pattern, (0, n)).table
+    return Plan(np.empty(0, dtype=np.int64), table, (table >= 0).sum(1))
 
 
 def mix(

@@ -430,27 +430,3 @@ def _scatter_self(target, values, weights, at, head, i0, rows, n, d):
         o, w = np.uint64((head * n + i0 + r) * d), weights[at, r]
         for e in range(np.uint64(0), np.uint64(d)):
             target[o + e] += w * values[o + e]
-
-
-@njit(cache=True)
-def list_by_lives(lives, most):
-    """(n, most) int32: the sources of each row, nearest first, -1 beyond; and their number."""
-    n = len(lives)
-    table = np.full((n, most), -1, dtype=np.int32)
-    widths = np.zeros(n, dtype=np.int64)
-    alive = np.empty(most + 2, dtype=np.int64)
-    count = 0
-    for i in range(n):
-        kept = 0
-        for c in range(count):
-            if alive[c] + lives[alive[c]] >= i:
-                alive[kept] = alive[c]
-                kept += 1
-        count = kept
-        for c in range(count):
-            table[i, c] = alive[count - 1 - c]
-        widths[i] = count
-        if lives[i] > 0:
-            alive[count] = i
-            count += 1
-    return table, widths

@@ -7,6 +7,7 @@ Coefficients live on a pattern. With W the widest row and `pattern.table(n)` its
     beta   (..., N, W)       column c weighs the c-th nearest source's y; None where the pattern has no feedback
 
 Columns beyond a row's own sources are never read. In translation-invariant patterns column c is the stride f(c).
+Where a function takes a pattern it also takes `Rows`: packed sequences, or rows known from before.
 """
 
 from __future__ import annotations
@@ -16,21 +17,26 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from resolvent.ops.rows import Rows
 from resolvent.patterns import Pattern
 
 
-def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, pattern: Pattern) -> Tensor:
-    """y_i = sum_j alpha_ij x_j + sum_{j<i} beta_ij y_j.  x: (..., N, D)."""
-    y: list[Tensor] = []
-    for i, sources in _rows(pattern, x.shape[-2]):
-        y_i = alpha[..., i, 0, None] * x[..., i, :]
+def solve(
+    x: Tensor, alpha: Tensor, beta: Tensor | None, where: Pattern | Rows, y_known: Tensor | None = None
+) -> Tensor:
+    """y_i = sum_j alpha_ij x_j + sum_{j<i} beta_ij y_j.  x: (..., N, D), with known rows first if there are any."""
+    pattern = where.pattern if isinstance(where, Rows) else where
+    y: list[Tensor] = [] if y_known is None else list(y_known.unbind(-2))
+    known = len(y)
+    for i, sources in _rows(where, x.shape[-2]):
+        y_i = alpha[..., i, 0, None] * x[..., known + i, :]
         for c, j in enumerate(sources):
             if pattern.direct == "all":
                 y_i = y_i + alpha[..., i, 1 + c, None] * x[..., j, :]
             if beta is not None:
                 y_i = y_i + beta[..., i, c, None] * y[j]
         y.append(y_i)
-    return torch.stack(y, dim=-2)
+    return torch.stack(y[known:], dim=-2)
 
 
 # The adjoint. Let U = A x, so that (I - B) y = U and a loss with gradient dY = dL/dy has
@@ -89,19 +95,20 @@ def transfer_by_hops(a: Tensor, b: Tensor) -> Tensor:
 
 
 def gated_softmax(
-    qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor, pattern: Pattern, scale: float
+    qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor, where: Pattern | Rows, scale: float
 ) -> tuple[Tensor, Tensor | None]:
     """Attention-like coefficients: alpha = (1 - g) softmax(qa·ka), beta = g softmax(qb·kb), on the pattern.
 
     g is one number per token and head; where a token has nothing to feed back, g counts as 0, so that every row of
     A + B sums to one.
     """
-    n = qa.shape[-2]
-    width = pattern.table(n).shape[1]
+    n, known = qa.shape[-2], ka.shape[-2] - qa.shape[-2]
+    pattern, table = (where.pattern, where.table) if isinstance(where, Rows) else (where, where.table(n))
+    width = table.shape[1]
     alpha, beta = [], []
-    for i, sources in _rows(pattern, n):
+    for i, sources in _rows(where, n):
         g = gate[..., i, None] if pattern.recurrent and sources else torch.zeros_like(gate[..., i, None])
-        direct = [i, *sources] if pattern.direct == "all" else [i]
+        direct = [known + i, *sources] if pattern.direct == "all" else [known + i]
         weights = (1 - g) * _scores(qa, ka, i, direct, scale).softmax(-1)
         alpha.append(_pad(weights, 1 + width if pattern.direct == "all" else 1))
         if pattern.recurrent:
@@ -153,16 +160,19 @@ def tied_alpha(beta: Tensor, d: Tensor, d_prime: Tensor, pattern: Pattern) -> Te
 
 
 def mix(
-    x: Tensor, qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor, pattern: Pattern, scale: float
-) -> Tensor:
+    x: Tensor, qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor,
+    where: Pattern | Rows, scale: float, y_known: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """`solve` with `gated_softmax` coefficients."""
-    alpha, beta = gated_softmax(qa, ka, qb, kb, gate, pattern, scale)
-    return solve(x, alpha, beta, pattern)
+    alpha, beta = gated_softmax(qa, ka, qb, kb, gate, where, scale)
+    return solve(x, alpha, beta, where, y_known)
 
 
-def _rows(pattern: Pattern, n: int) -> Iterator[tuple[int, list[int]]]:
-    """Each row with its sources, nearest first."""
-    return ((i, pattern.sources(i)[::-1].tolist()) for i in range(n))
+def _rows(where: Pattern | Rows, n: int) -> Iterator[tuple[int, list[int]]]:
+    """Each new row with its sources, nearest first."""
+    if isinstance(where, Rows):
+        return ((i, [j for j in row if j >= 0]) for i, row in enumerate(where.table.tolist()))
+    return ((i, where.sources(i)[::-1].tolist()) for i in range(n))
 
 
 def _scores(q: Tensor, k: Tensor, i: int, positions: list[int], scale: float) -> Tensor:
