@@ -1,4 +1,4 @@
-"""The fast backend for a CPU: Numba kernels over heads, driven by a pool of threads."""
+"""The fast backend for a CPU: Numba kernels over sequences and heads, driven by a pool of threads."""
 
 from __future__ import annotations
 
@@ -13,111 +13,106 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from resolvent.ops import cpu_kernels as kernels
 from resolvent.ops import cpu_solve
-from resolvent.ops.rows import rows
-from resolvent.patterns import Pattern
+from resolvent.ops.cpu_backward import backward
+from resolvent.ops.cpu_forward import STATS, forward
+from resolvent.ops.rows import Rows, Table
+from resolvent.ops.vectors import UNIT, span
 from resolvent.patterns.strides import Integers
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Who reads whom on n tokens, as the kernels want it: strides, or a table of sources where reads are rounded."""
+    """Who reads whom, as the kernels want it: strides, or a table where reads are rounded. See `cpu_forward.py`."""
 
     offsets: Integers
-    table: np.ndarray[Any, np.dtype[np.int32]]
+    table: Table
     widths: Integers
+    within: Integers
+    last_reader: Integers
+    cuts: Integers
+    most: int
 
 
 @lru_cache(maxsize=32)
-def plan(pattern: Pattern, n: int) -> Plan:
-    if pattern.period(n) == 1:
-        offsets = np.array(pattern.offsets(n))
-        widths = np.searchsorted(offsets, np.arange(n), side="right")
-        return Plan(offsets, np.empty((0, 0), dtype=np.int32), widths)
-    table = rows(pattern, (0, n)).table
-    return Plan(np.empty(0, dtype=np.int64), table, (table >= 0).sum(1))
+def plan(where: Rows) -> Plan:
+    none = np.empty(0, dtype=np.int64)
+    cuts = np.array(where.cuts, dtype=np.int64)
+    if where.shifted:
+        within = np.searchsorted(where.offsets, np.arange(where.longest + 1), side="right")
+        widths = within[where.known : where.longest]
+        no_table = np.empty((0, 0), dtype=np.int32)
+        return Plan(where.offsets, no_table, widths, within, none, cuts, int(widths.max(initial=0)))
+    table = np.ascontiguousarray(where.local_table)
+    widths = (table >= 0).sum(1)
+    return Plan(none, table, widths, none, where.last_reader, cuts, int(widths.max(initial=0)))
 
 
 def mix(
-    x: Tensor, qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor, pattern: Pattern, scale: float
-) -> Tensor:
+    x: Tensor, qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor,
+    where: Rows, scale: float, y_known: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """`reference.mix`, fused. float32 and float64 as they are; half precision is computed in float32."""
     working = _working_dtype(x)
-    y, _, _ = _Mix.apply(*(t.to(working) for t in (x, qa, ka, qb, kb, gate)), pattern, scale)  # type: ignore[no-untyped-call]
-    return y.to(x.dtype)  # type: ignore[no-any-return]
-
-
-def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, pattern: Pattern) -> Tensor:
-    """`reference.solve`, row by row but compiled."""
-    working = _working_dtype(x)
-    given = x.new_empty((*x.shape[:-1], 0)) if beta is None else beta
-    y: Tensor = _Solve.apply(x.to(working), alpha.to(working), given.to(working), pattern)  # type: ignore[no-untyped-call]
-    return y.to(x.dtype)
+    known = x.new_empty((*x.shape[:2], 0, x.shape[-1])) if y_known is None else y_known
+    y, _ = _Mix.apply(*(t.to(working) for t in (x, qa, ka, qb, kb, gate, known)), where, scale)  # type: ignore[no-untyped-call]
+    return y[:, :, where.known :, : x.shape[-1]].to(x.dtype)  # type: ignore[no-any-return]
 
 
 class _Mix(torch.autograd.Function):
-    """Stores inputs, outputs and two numbers per row; the backward sweep recomputes the weights."""
+    """Stores inputs, outputs and a few numbers per row; the backward sweep recomputes the weights."""
 
     @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-        *tensors, pattern, scale = arguments
-        inputs = [t.detach().contiguous() for t in tensors]
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+        *tensors, y_known, where, scale = arguments
+        inputs = [_whole_units(t.detach()) for t in tensors[:5]] + [tensors[5].detach().contiguous()]
         x = inputs[0]
         y = torch.empty_like(x)
-        lse_a, lse_b = (x.new_empty(x.shape[:-1]).zero_() for _ in range(2))
-        _over_heads(kernels.forward, [*inputs, y, lse_a, lse_b], pattern, inputs[1].shape[-1], _scalar(x, scale))
-        return y, lse_a, lse_b
+        y[:, :, : where.known, : y_known.shape[-1]] = y_known
+        if y_known.shape[-1] < y.shape[-1]:
+            y[:, :, : where.known, y_known.shape[-1] :] = 0
+        stats = x.new_empty((*inputs[5].shape, STATS))
+        run = _Run(where, x, inputs[1], scale)
+        run(forward, [*inputs, y, stats], run.forward_scratch)
+        return y, stats
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.pattern, scale = inputs
-        y, lse_a, lse_b = output
-        ctx.settings = (tensors[1].shape[-1], _scalar(y, scale))
-        ctx.mark_non_differentiable(lse_a, lse_b)
-        ctx.save_for_backward(*tensors, y, lse_a, lse_b)
+        *tensors, _, ctx.where, ctx.scale = inputs
+        y, stats = output
+        ctx.mark_non_differentiable(stats)
+        ctx.save_for_backward(*tensors, y, stats)
 
     @staticmethod
-    def backward(ctx: Any, grad_y: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = _Adjoint.apply(kernels.backward, 6, ctx.pattern, ctx.settings, grad_y, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+    def backward(ctx: Any, grad_y: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = _Adjoint.apply(ctx.where, ctx.scale, grad_y, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
         return *gradients, None, None
 
 
-class _Solve(torch.autograd.Function):
-    @staticmethod
-    def forward(*arguments: Any) -> Tensor:
-        *tensors, pattern = arguments
-        inputs = [t.detach().contiguous() for t in tensors]
-        y = torch.empty_like(inputs[0])
-        _over_heads(cpu_solve.forward, [*inputs, y], pattern, inputs[1].shape[-1], inputs[2].shape[-1])
-        return y
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *tensors, ctx.pattern = inputs
-        ctx.settings = (tensors[1].shape[-1], tensors[2].shape[-1])
-        ctx.save_for_backward(*tensors, output)
-
-    @staticmethod
-    def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = _Adjoint.apply(cpu_solve.backward, 3, ctx.pattern, ctx.settings, grad_y, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return *gradients, None
-
-
 class _Adjoint(torch.autograd.Function):
-    """A backward sweep as an operation of its own, so that `torch.func` can see through it."""
+    """The backward sweep as an operation of its own, so that `torch.func` can see through it."""
 
     @staticmethod
-    def forward(
-        kernel: Callable[..., None], count: int, pattern: Pattern, settings: Any, grad_y: Tensor, *stored: Tensor
-    ) -> tuple[Tensor, ...]:
-        """Gradients of the first `count` stored tensors."""
-        saved = [t.detach().contiguous() for t in stored]
-        gradients = [_zeros_like(t) for t in saved[:count]]
+    def forward(where: Rows, scale: float, grad_y: Tensor, *stored: Tensor) -> tuple[Tensor, ...]:
+        *inputs, gate, y, stats = (t.detach() for t in stored)
+        d, dk = inputs[0].shape[-1], inputs[1].shape[-1]
+        padded = [_whole_units(t) for t in inputs]
+        x = padded[0]
         du = grad_y.detach().clone(memory_format=torch.contiguous_format)
-        _over_heads(kernel, [*saved, du, *gradients], pattern, *settings)
-        return tuple(gradients)
+        dx, dqa, dka, dqb, dkb = (torch.empty_like(t) for t in padded)
+        dgate = torch.empty_like(gate, memory_format=torch.contiguous_format)
+        run = _Run(where, x, padded[1], scale)
+        if where.pattern.direct != "all":  # not written: A's single weight is 1
+            dqa, dka = _zeros(dqa), _zeros(dka)
+            dx[:, :, : where.known] = 0
+        if not where.pattern.recurrent or run.plan.most <= 1:
+            dqb, dkb = _zeros(dqb), _zeros(dkb)
+        written = [du, dx, *(t if t.is_contiguous() else t[..., :0] for t in (dqa, dka, dqb, dkb)), dgate]
+        run(backward, [*padded, gate.contiguous(), y, stats, *written], run.backward_scratch)
+        found = [dx[..., :d], *(t[..., :dk] for t in (dqa, dka, dqb, dkb)), dgate, du[:, :, : where.known, :d]]
+        return tuple(found)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -126,6 +121,69 @@ class _Adjoint(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:  # noqa: ARG004
         raise RuntimeError("backend 'cpu' has no second derivatives: use backend='reference' where you need them.")
+
+
+class _Run:
+    """One call of a kernel over all sequences and heads."""
+
+    def __init__(self, where: Rows, x: Tensor, q: Tensor, scale: float) -> None:
+        self.where, self.plan, self.like = where, plan(where), x
+        self.heads, self.d, self.dk = x.shape[0] * x.shape[1], x.shape[-1], q.shape[-1]
+        self.scale = _scalar(x, scale)
+        # Wide rows gain from large blocks, in which the windows of neighbouring far strides overlap.
+        self.block = 64 if self.plan.most <= UNIT else 256 if self.plan.most <= 96 else 1024
+        self.group = UNIT if self.plan.most <= 96 else 8
+        self.block = min(self.block, -(-max(where.longest, 1) // UNIT) * UNIT)
+
+    def __call__(self, kernel: Callable[..., None], tensors: list[Tensor], scratch: Callable[[], list[Any]]) -> None:
+        p, where = self.plan, self.where
+        arrays = [t.reshape(-1).numpy() for t in tensors]
+        shape = [p.offsets, p.table, p.widths, *((p.within, p.last_reader) if kernel is backward else ()), p.cuts]
+        shape += [where.known, p.most, self.d, self.dk, span(_lanes(self.d, self.like)), span(_lanes(self.dk, self.like))]
+        shape += [self.scale, where.pattern.direct == "all", where.pattern.recurrent, self.block, self.group]
+        in_threads(lambda first, last: kernel(*arrays, *shape, *scratch(), first, last), self.heads, where.cuts)
+
+    def forward_scratch(self) -> list[Any]:
+        area = self.block * (-(-(self.plan.most + 1) // UNIT) * UNIT)
+        return [*self._empty(area, area, self.block), np.empty(self.block, dtype=np.int64)]
+
+    def backward_scratch(self) -> list[Any]:
+        area = self.block * (-(-(self.plan.most + 1) // UNIT) * UNIT)
+        kept = 0 if len(self.plan.last_reader) else self.plan.most * (self.where.longest + UNIT)
+        a = kept if self.where.pattern.direct == "all" else 0
+        b = kept if self.where.pattern.recurrent else 0
+        counts = [np.empty(self.block, dtype=np.int64) for _ in range(2)]
+        blocks = self._empty(*[area] * 4, *[self.block] * 3)
+        return [*blocks, *counts, *self._empty(a, b, a, b)]
+
+    def _empty(self, *sizes: int) -> list[Any]:
+        return [self.like.new_empty(size).numpy() for size in sizes]
+
+
+def in_threads(work: Callable[[int, int], None], heads: int, cuts: tuple[int, ...]) -> None:
+    """Run work(first, last) over all jobs, heads × sequences, in as many threads as torch would use."""
+    lengths = np.diff(cuts)
+    jobs = heads * len(lengths)
+    parts = min(torch.get_num_threads(), jobs)
+    if parts <= 1:
+        if jobs:
+            work(0, jobs)
+        return
+    if len(lengths) == 1:
+        edges = [jobs * part // parts for part in range(parts + 1)]
+    else:  # as equal in rows as whole sequences allow
+        done = np.concatenate([[0], np.cumsum(np.tile(lengths, heads))])
+        edges = np.searchsorted(done, done[-1] * np.arange(parts + 1) / parts).tolist()
+        edges[-1] = jobs
+    pool = _pool(os.getpid(), torch.get_num_threads())
+    for job in [pool.submit(work, first, last) for first, last in pairwise(edges)]:
+        job.result()
+
+
+@lru_cache(maxsize=4)
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """One pool per process: threads do not survive a fork, so a child makes its own."""
+    return ThreadPoolExecutor(threads, thread_name_prefix=f"resolvent-{process}")
 
 
 def _working_dtype(x: Tensor) -> torch.dtype:
@@ -137,28 +195,17 @@ def _scalar(like: Tensor, value: float) -> Any:
     return np.float64(value) if like.dtype == torch.float64 else np.float32(value)
 
 
-def _zeros_like(t: Tensor) -> Tensor:
-    """`torch.zeros_like` asks for untouched pages, and touching those is ten times slower than clearing used ones."""
-    return torch.empty_like(t).zero_()
+def _lanes(d: int, like: Tensor) -> int:
+    """Elements handled at once: four registers of AVX-512 at most, and a divisor of d."""
+    most = 256 // like.element_size()
+    return next(lanes for lanes in (64, 32, 16) if lanes <= most and d % lanes == 0)
 
 
-def _over_heads(kernel: Callable[..., None], tensors: list[Tensor], pattern: Pattern, *settings: Any) -> None:
-    """Run a kernel over all batch × heads, split between the threads torch would use."""
-    batch, heads, n, d = tensors[0].shape
-    p = plan(pattern, n)
-    arguments = [t.reshape(-1).numpy() for t in tensors] + [p.offsets, p.table, p.widths, n, d, *settings]
-    arguments += [pattern.direct == "all", pattern.recurrent]
-    parts = min(torch.get_num_threads(), batch * heads)
-    edges = [batch * heads * part // parts for part in range(parts + 1)] if parts else []
-    if parts == 1:
-        kernel(*arguments, *edges)
-        return
-    pool = _pool(os.getpid(), torch.get_num_threads())
-    for job in [pool.submit(kernel, *arguments, first, last) for first, last in pairwise(edges)]:
-        job.result()
+def _whole_units(t: Tensor) -> Tensor:
+    """Contiguous, the last dimension padded with zeros to whole units: those change no product."""
+    rest = -t.shape[-1] % UNIT
+    return pad(t, (0, rest)) if rest else t.contiguous()
 
 
-@lru_cache(maxsize=4)
-def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """One pool per process: threads do not survive a fork, so a child makes its own."""
-    return ThreadPoolExecutor(threads, thread_name_prefix=f"resolvent-{process}")
+def _zeros(like: Tensor) -> Tensor:
+    return like.new_zeros(()).expand(like.shape)

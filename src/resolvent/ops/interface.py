@@ -9,6 +9,7 @@ from torch import Tensor
 
 from resolvent.analysis.growth import most_reads
 from resolvent.ops import cpu, reference
+from resolvent.ops.rows import rows
 from resolvent.patterns import Pattern, pattern
 from resolvent.patterns.errors import closest
 
@@ -82,7 +83,7 @@ def mix(
     _check_shape("gate", gate, tuple(x.shape[:-1]), "(B, H, N)")
     _check_alike(x=x, qa=qa, ka=ka, qb=qb, kb=kb, gate=gate)
     scale = qa.shape[-1] ** -0.5 if scale is None else scale
-    result: Tensor = _backend(backend, x).mix(x, qa, ka, qb, kb, gate, p, scale)
+    result: Tensor = _backend(backend, x).mix(x, qa, ka, qb, kb, gate, rows(p, (0, x.shape[-2])), scale)
     return result
 
 
