@@ -15,12 +15,13 @@ from resolvent.patterns import (
 )
 
 if TYPE_CHECKING:
-    from resolvent.ops import choose_backend, mix, solve
+    from resolvent.ops import DecodeCache, choose_backend, extend, mix, solve
 
 __version__ = "0.1.0"
 
 __all__ = [
     "PAPER_STRUCTURES",
+    "DecodeCache",
     "Pattern",
     "PatternError",
     "Profile",
@@ -30,6 +31,7 @@ __all__ = [
     "congestion",
     "cost",
     "exponential",
+    "extend",
     "hop_matrix",
     "hops",
     "mix",
@@ -41,7 +43,7 @@ __all__ = [
     "window",
 ]
 
-_NEEDS_TORCH = dict.fromkeys(("choose_backend", "mix", "solve"), "resolvent.ops")
+_NEEDS_TORCH = dict.fromkeys(("DecodeCache", "choose_backend", "extend", "mix", "solve"), "resolvent.ops")
 
 
 def __getattr__(name: str) -> Any:

@@ -48,7 +48,7 @@ def cost(pattern: Pattern, n: int, heads: int = 12, head_dim: int = 64, item_byt
     row = heads * head_dim * item_bytes
     vectors = cached_vectors(pattern)
     sides = 1 + pattern.recurrent  # A, and B if there is feedback: each has queries and keys
-    scalars = heads * item_bytes * (sides + pattern.recurrent)  # a log-sum-exp per side, and the gate
+    scalars = heads * item_bytes * (2 * sides + pattern.recurrent)  # two numbers of each softmax, and the gate
     reads = (nnz_b if pattern.recurrent else nnz_a - n) / n
     return Cost(
         heads=heads,
@@ -72,9 +72,13 @@ def cached_vectors(pattern: Pattern) -> int:
     if pattern.slots(2) == 0 and pattern.slots(1 << 20) == 0:
         return 0
     direct = 2 if pattern.direct == "all" else 0
-    several = pattern.reads(1 << 20) > 1
-    feedback = (2 if several else 1) if pattern.recurrent else 0
+    feedback = (2 if reads_several(pattern) else 1) if pattern.recurrent else 0
     return direct + feedback
+
+
+def reads_several(pattern: Pattern) -> bool:
+    """Whether some token reads more than one position."""
+    return pattern.reads(1 << 20) > 1
 
 
 def _row_entries(pattern: Pattern, i: int) -> int:

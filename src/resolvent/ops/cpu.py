@@ -17,10 +17,15 @@ from torch.nn.functional import pad
 
 from resolvent.ops import cpu_solve
 from resolvent.ops.cpu_backward import backward
+from resolvent.ops.cpu_decode import decode
 from resolvent.ops.cpu_forward import STATS, forward
 from resolvent.ops.rows import Rows, Table
 from resolvent.ops.vectors import UNIT, span
+from resolvent.patterns import Pattern
 from resolvent.patterns.strides import Integers
+
+_NO_SECOND = "backend 'cpu' has no second derivatives: use backend='torch' where you need them."
+_WORTH_THREADS = 1024  # reads × heads of a single token, below which waking a thread costs more than it saves
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +61,41 @@ def mix(
 ) -> Tensor:  # fmt: skip
     """`reference.mix`, fused. float32 and float64 as they are; half precision is computed in float32."""
     working = _working_dtype(x)
-    known = x.new_empty((*x.shape[:2], 0, x.shape[-1])) if y_known is None else y_known
+    known = x.new_zeros((*x.shape[:2], where.known, x.shape[-1])) if y_known is None else y_known
     y, _ = _Mix.apply(*(t.to(working) for t in (x, qa, ka, qb, kb, gate, known)), where, scale)  # type: ignore[no-untyped-call]
     return y[:, :, where.known :, : x.shape[-1]].to(x.dtype)  # type: ignore[no-any-return]
+
+
+def step(
+    token: tuple[Tensor, ...], parts: dict[str, Tensor], pattern: Pattern, reads: Integers, write: int, scale: float
+) -> Tensor:
+    """One token out of a cache whose parts lie in memory as the kernel wants them; see `can_step`."""
+    x, qa, ka, qb, kb, gate = (t.contiguous() for t in token)
+    y = torch.empty_like(x)
+    nothing = x.new_empty(0)
+    kept = [parts.get(name, nothing) for name in ("values", "keys_a", "outputs", "keys_b")]
+    slots = next((part.shape[2] for part in parts.values()), 0)
+    arrays = [t.view(-1).numpy() for t in (x, qa, ka, qb, kb, gate, *kept, y)]
+    d, dk = x.shape[-1], qa.shape[-1]
+    settings = [reads, write, slots, d, dk, span(_lanes(d, x)), span(_lanes(dk, x)), _scalar(x, scale)]
+    settings += [pattern.direct == "all", pattern.recurrent, "keys_b" in parts]
+    heads, room = x.shape[0] * x.shape[1], -(-(len(reads) + 1) // UNIT) * UNIT + UNIT
+
+    def work(first: int, last: int) -> None:
+        scratch = np.empty(room, dtype=arrays[0].dtype)
+        decode(*arrays, *settings, scratch, np.empty(2, dtype=scratch.dtype), first, last)
+
+    if len(reads) * heads < _WORTH_THREADS:
+        work(0, heads)
+    else:
+        in_threads(work, heads, (0, 1))
+    return y
+
+
+def can_step(x: Tensor, key_dim: int, parts: dict[str, Tensor]) -> bool:
+    """Whether the kernel takes rows as they lie: whole units of float32 or float64, next to each other."""
+    whole = x.shape[-1] % UNIT == 0 and key_dim % UNIT == 0 and x.dtype in (torch.float32, torch.float64)
+    return whole and all(part.is_contiguous() and part.dtype == x.dtype for part in parts.values())
 
 
 class _Mix(torch.autograd.Function):
@@ -120,7 +157,62 @@ class _Adjoint(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:  # noqa: ARG004
-        raise RuntimeError("backend 'cpu' has no second derivatives: use backend='reference' where you need them.")
+        raise RuntimeError(_NO_SECOND)
+
+
+def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, where: Rows, y_known: Tensor | None = None) -> Tensor:
+    """`reference.solve`, row by row but compiled."""
+    working = _working_dtype(x)
+    known = x.new_zeros((*x.shape[:2], where.known, x.shape[-1])) if y_known is None else y_known
+    given = alpha.new_empty((*alpha.shape[:-1], 0)) if beta is None else beta
+    y: Tensor = _Solve.apply(*(t.to(working) for t in (x, alpha, given, known)), where)  # type: ignore[no-untyped-call]
+    return y[:, :, where.known :].to(x.dtype)
+
+
+class _Solve(torch.autograd.Function):
+    @staticmethod
+    def forward(*arguments: Any) -> Tensor:
+        *tensors, y_known, where = arguments
+        inputs = [t.detach().contiguous() for t in tensors]
+        y = torch.empty_like(inputs[0])
+        y[:, :, : where.known] = y_known
+        _over_heads(cpu_solve.forward, [*inputs, y], where)
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, _, ctx.where = inputs
+        ctx.save_for_backward(*tensors, output)
+
+    @staticmethod
+    def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
+        return *_SolveAdjoint.apply(ctx.where, grad_y, *ctx.saved_tensors), None  # type: ignore[no-untyped-call]
+
+
+class _SolveAdjoint(torch.autograd.Function):
+    @staticmethod
+    def forward(where: Rows, grad_y: Tensor, *stored: Tensor) -> tuple[Tensor, ...]:
+        saved = [t.detach().contiguous() for t in stored]
+        gradients = [torch.empty_like(t).zero_() for t in saved[:3]]  # zeros_like would ask for untouched pages
+        du = grad_y.detach().clone(memory_format=torch.contiguous_format)
+        _over_heads(cpu_solve.backward, [*saved, du, *gradients], where)
+        return *gradients, du[:, :, : where.known]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:  # noqa: ARG004
+        raise RuntimeError(_NO_SECOND)
+
+
+def _over_heads(kernel: Callable[..., None], tensors: list[Tensor], where: Rows) -> None:
+    p, (x, alpha, beta) = plan(where), tensors[:3]
+    arrays = [t.view(-1).numpy() for t in tensors]
+    settings = [p.offsets, p.table, p.widths, p.cuts, where.known, x.shape[-1], alpha.shape[-1], beta.shape[-1]]
+    settings += [where.pattern.direct == "all", where.pattern.recurrent]
+    in_threads(lambda first, last: kernel(*arrays, *settings, first, last), x.shape[0] * x.shape[1], where.cuts)
 
 
 class _Run:

@@ -65,7 +65,7 @@ def clear(array, count, value):
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
-def _softmax(weights, at, count, scale, stats, row):
+def softmax(weights, at, count, scale, stats, row):
     """weights[at : at + count] become scale · softmax; `stats[row]` and the next keep what it took."""
     unit = (0,)
     one = weights.dtype.type(1)
@@ -138,10 +138,10 @@ def forward(
                 g = gate[q_at + i] if recurrent and count > 0 else nil
                 keep[r] = one - g
                 if direct:
-                    _softmax(weight_a, r * pitch, count + 1, keep[r], stats, STATS * (q_at + i))
+                    softmax(weight_a, r * pitch, count + 1, keep[r], stats, STATS * (q_at + i))
                 if recurrent and count > 0:
                     if most > 1:
-                        _softmax(weight_b, r * pitch, count, g, stats, STATS * (q_at + i) + 2)
+                        softmax(weight_b, r * pitch, count, g, stats, STATS * (q_at + i) + 2)
                     else:  # over one source it is 1, whatever the score
                         weight_b[r * pitch] = g
                 inside[r] = count if narrow else count_inside(offsets, table, widths, known, b0, i)

@@ -1,6 +1,6 @@
-"""`solve` on explicit coefficients, one head after another, compiled by Numba: forward and adjoint in one sweep each.
+"""`solve` on explicit coefficients, compiled by Numba: forward and adjoint in one sweep each.
 
-Arrays are flat, with unsigned indices, as in `cpu_kernels.py`. Coefficients beyond a row's sources are never read.
+Arrays and rows as in `cpu_forward.py`. Coefficients beyond a row's sources are never read.
 """
 
 from __future__ import annotations
@@ -11,30 +11,28 @@ from numba import njit
 _FAST = {"reassoc", "contract", "nsz", "arcp", "afn"}  # no assumption about NaN or infinity
 
 
-@njit(inline="always")
-def _source(offsets, table, i, c):
-    return i - offsets[c] if len(offsets) else table[i, c]
-
-
 @njit(nogil=True, cache=True, error_model="numpy", fastmath=_FAST)
-def forward(x, alpha, beta, y, offsets, table, widths, n, d, wa, wb, direct, recurrent, first, last):
+def forward(x, alpha, beta, y, offsets, table, widths, cuts, known, d, wa, wb, direct, recurrent, first, last):
     """y_i = Σ alpha_ij x_j + Σ beta_ij y_j; `wa` and `wb` are the columns of alpha and beta."""
     zero, length = np.uint64(0), np.uint64(d)
-    for head in range(first, last):
-        for i in range(n):
-            row = head * n + i
-            o = np.uint64(row * d)
-            a = alpha[row * wa]
+    sequences = len(cuts) - 1
+    for job in range(first, last):
+        head, sequence = job // sequences, job % sequences
+        x_at = head * (known + cuts[-1]) + cuts[sequence]
+        q_at = head * cuts[-1] + cuts[sequence] - known
+        for i in range(known, known + cuts[sequence + 1] - cuts[sequence]):
+            o = np.uint64((x_at + i) * d)
+            a = alpha[(q_at + i) * wa]
             for e in range(zero, length):
                 y[o + e] = a * x[o + e]
-            for c in range(widths[i] - 1, -1, -1):  # farthest first, so that the newest output is needed last
-                p = np.uint64((head * n + _source(offsets, table, i, c)) * d)
+            for c in range(widths[i - known] - 1, -1, -1):  # farthest first, so that the newest output is needed last
+                p = np.uint64((x_at + (i - offsets[c] if len(offsets) else table[i - known, c])) * d)
                 if direct:
-                    a = alpha[row * wa + 1 + c]
+                    a = alpha[(q_at + i) * wa + 1 + c]
                     for e in range(zero, length):
                         y[o + e] += a * x[p + e]
                 if recurrent:
-                    b = beta[row * wb + c]
+                    b = beta[(q_at + i) * wb + c]
                     for e in range(zero, length):
                         y[o + e] += b * y[p + e]
 
@@ -42,33 +40,37 @@ def forward(x, alpha, beta, y, offsets, table, widths, n, d, wa, wb, direct, rec
 # dU = (I - B)^-T dY, read from the end; dalpha_ij = <dU_i, x_j>, dbeta_ij = <dU_i, y_j>, dX = A^T dU.
 @njit(nogil=True, cache=True, error_model="numpy", fastmath=_FAST)
 def backward(
-    x, alpha, beta, y, du, dx, dalpha, dbeta, offsets, table, widths, n, d, wa, wb, direct, recurrent, first, last
-):
+    x, alpha, beta, y, du, dx, dalpha, dbeta,
+    offsets, table, widths, cuts, known, d, wa, wb, direct, recurrent, first, last,
+):  # fmt: skip
     """`du` holds dY on entry and dU on return; the other gradients start at zero."""
     zero, length = np.uint64(0), np.uint64(d)
-    for head in range(first, last):
-        for i in range(n - 1, -1, -1):
-            row = head * n + i
-            o = np.uint64(row * d)
-            a, t = alpha[row * wa], x.dtype.type(0)
+    sequences = len(cuts) - 1
+    for job in range(first, last):
+        head, sequence = job // sequences, job % sequences
+        x_at = head * (known + cuts[-1]) + cuts[sequence]
+        q_at = head * cuts[-1] + cuts[sequence] - known
+        for i in range(known + cuts[sequence + 1] - cuts[sequence] - 1, known - 1, -1):
+            o = np.uint64((x_at + i) * d)
+            a, t = alpha[(q_at + i) * wa], x.dtype.type(0)
             for e in range(zero, length):
                 t += du[o + e] * x[o + e]
             for e in range(zero, length):
                 dx[o + e] += a * du[o + e]
-            dalpha[row * wa] = t
-            for c in range(widths[i]):
-                p = np.uint64((head * n + _source(offsets, table, i, c)) * d)
+            dalpha[(q_at + i) * wa] = t
+            for c in range(widths[i - known]):
+                p = np.uint64((x_at + (i - offsets[c] if len(offsets) else table[i - known, c])) * d)
                 if direct:
-                    a, t = alpha[row * wa + 1 + c], x.dtype.type(0)
+                    a, t = alpha[(q_at + i) * wa + 1 + c], x.dtype.type(0)
                     for e in range(zero, length):
                         t += du[o + e] * x[p + e]
                     for e in range(zero, length):
                         dx[p + e] += a * du[o + e]
-                    dalpha[row * wa + 1 + c] = t
+                    dalpha[(q_at + i) * wa + 1 + c] = t
                 if recurrent:
-                    b, u = beta[row * wb + c], x.dtype.type(0)
+                    b, u = beta[(q_at + i) * wb + c], x.dtype.type(0)
                     for e in range(zero, length):
                         u += du[o + e] * y[p + e]
                     for e in range(zero, length):
                         du[p + e] += b * du[o + e]
-                    dbeta[row * wb + c] = u
+                    dbeta[(q_at + i) * wb + c] = u

@@ -1,0 +1,76 @@
+"""One token after another out of a cache, compiled by Numba. Arrays are flat; see `vectors.py` and `cpu_forward.py`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from resolvent.ops.cpu_forward import LOWEST, clear, softmax
+from resolvent.ops.vectors import UNIT, dot, fma, load, store, times
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
+def _score(q, at, keys, base, reads, count, factor, d, size, weights):
+    for e in range(0, d, len(size) * UNIT):
+        row = times(factor, load(q, np.uint64(at * d + e), size))
+        for c in range(count):
+            s = dot(row, load(keys, np.uint64((base + reads[np.uint64(c)]) * d + e), size))
+            weights[np.uint64(c)] = s if e == 0 else weights[np.uint64(c)] + s
+
+
+@njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
+def decode(
+    x, qa, ka, qb, kb, gate, values, keys_a, outputs, keys_b, y,
+    reads, write, slots, d, dk, size, size_k, scale, direct, recurrent, scored, weights, stats, first, last,
+):  # fmt: skip
+    """y of one token for the heads first … last - 1; then its rows go into slot `write` (nowhere if that is negative)."""
+    one, nil = x.dtype.type(1), x.dtype.type(0)
+    count = len(reads)
+    for head in range(first, last):
+        base = head * slots
+        g = gate[head] if recurrent and count > 0 else nil
+        weight = one - g
+        if direct:
+            clear(weights, count + UNIT, LOWEST)
+            _score(qa, head, keys_a, base, reads, count, scale, dk, size_k, weights)
+            s = nil
+            for e in range(0, dk, len(size_k) * UNIT):
+                p = np.uint64(head * dk + e)
+                s += dot(load(qa, p, size_k), load(ka, p, size_k))
+            weights[np.uint64(count)] = scale * s
+            softmax(weights, 0, count + 1, one - g, stats, 0)
+            weight = weights[np.uint64(count)]
+        for e in range(0, d, len(size) * UNIT):
+            p = np.uint64(head * d + e)
+            sums = times(weight, load(x, p, size))
+            if direct:
+                for c in range(count):
+                    row = load(values, np.uint64((base + reads[np.uint64(c)]) * d + e), size)
+                    sums = fma(weights[np.uint64(c)], row, sums)
+            store(y, p, sums)
+        if recurrent and count > 0:
+            weights[np.uint64(0)] = g
+            if scored:
+                clear(weights, count, LOWEST)
+                _score(qb, head, keys_b, base, reads, count, scale, dk, size_k, weights)
+                softmax(weights, 0, count, g, stats, 0)
+            for e in range(0, d, len(size) * UNIT):
+                p = np.uint64(head * d + e)
+                sums = load(y, p, size)
+                for c in range(count):
+                    row = load(outputs, np.uint64((base + reads[np.uint64(c)]) * d + e), size)
+                    sums = fma(weights[np.uint64(c)], row, sums)
+                store(y, p, sums)
+        if write >= 0:
+            for e in range(0, d, len(size) * UNIT):
+                p, o = np.uint64(head * d + e), np.uint64((base + write) * d + e)
+                if direct:
+                    store(values, o, load(x, p, size))
+                if recurrent:
+                    store(outputs, o, load(y, p, size))
+            for e in range(0, dk, len(size_k) * UNIT):
+                p, o = np.uint64(head * dk + e), np.uint64((base + write) * dk + e)
+                if direct:
+                    store(keys_a, o, load(ka, p, size_k))
+                if scored:
+                    store(keys_b, o, load(kb, p, size_k))

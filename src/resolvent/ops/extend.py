@@ -1,0 +1,87 @@
+"""Going on from a cache by any number of tokens: prefill, chunked prefill and decoding are one operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.ops.cache import DecodeCache
+from resolvent.ops.rows import rows
+from resolvent.patterns.strides import Integers
+
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]  # x, qa, ka, qb, kb, gate
+
+FEW = 8  # so many tokens are quicker one by one
+
+
+def advance(inputs: Inputs, cache: DecodeCache, starts: list[int], scale: float, backend: Any, step: Any) -> Tensor:
+    """y of the new tokens; the cache holds what the tokens after them need.
+
+    `backend.mix` does long chunks, `step` single tokens where no gradient is asked for. Sequences that stand at the same
+    position go together; rows before `starts[b]` are padding, and their outputs zero.
+    """
+    n = inputs[0].shape[-2]
+    cache.make_room(int(cache.positions.max()) + n)  # before anything is written
+    together = len(set(zip(cache.positions.tolist(), starts, strict=True))) == 1
+    groups = [slice(0, cache.batch)] if together else [slice(b, b + 1) for b in range(cache.batch)]
+    differentiable = torch.is_grad_enabled() and any(
+        t.requires_grad for t in (*inputs, *cache.parts.values())
+    )
+    outputs, parts = [], []
+    for group in groups:
+        start = starts[group.start]
+        chunk = inputs if together and not start else tuple(t[group, :, start:] for t in inputs)
+        old = cache.parts if together else {name: part[group] for name, part in cache.parts.items()}
+        if start == n:
+            y, kept = chunk[0], old
+        elif n - start <= FEW and not differentiable:
+            y, kept = _one_by_one(chunk, cache, group, old, scale, step), old
+        else:
+            y, kept = _at_once(chunk, cache, group, old, scale, backend, in_place=not differentiable)
+        outputs.append(torch.nn.functional.pad(y, (0, 0, start, 0)) if start else y)
+        parts.append(kept)
+    if differentiable:
+        cache.parts = {name: torch.cat([part[name] for part in parts]) for name in cache.parts}
+    return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
+
+
+def _at_once(
+    chunk: tuple[Tensor, ...], cache: DecodeCache, group: slice, parts: dict[str, Tensor], scale: float, backend: Any,
+    in_place: bool,
+) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
+    """Known rows are taken from their slots and put before the new ones; what stays alive goes back into slots."""
+    x, qa, ka, qb, kb, gate = chunk
+    position = int(cache.positions[group.start])
+    where = rows(cache.pattern, (0, x.shape[-2]), position)
+    news = {"values": x, "keys_a": ka, "keys_b": kb}
+    slots = _index(cache.slots_of(where.held), x)
+    known = {name: part.index_select(2, slots) for name, part in parts.items()}
+    for name, new in news.items():  # what a pattern does not keep it does not read
+        front = known.get(name, new.new_zeros((*new.shape[:2], where.known, new.shape[-1])))
+        news[name] = torch.cat([front, new], 2) if where.known else new
+    y: Tensor = backend.mix(
+        news["values"], qa, news["keys_a"], qb, news["keys_b"], gate, where, scale, known.get("outputs")
+    )
+    into, stay = (_index(found, x) for found in cache.advance(group, x.shape[-2]))
+    write = torch.Tensor.index_copy_ if in_place else torch.Tensor.index_copy
+    rest = {"values": x, "outputs": y, "keys_a": ka, "keys_b": kb}
+    kept = {name: write(part, 2, into, rest[name].index_select(2, stay)) for name, part in parts.items()}
+    return y, kept
+
+
+def _one_by_one(
+    chunk: tuple[Tensor, ...], cache: DecodeCache, group: slice, parts: dict[str, Tensor], scale: float, step: Any
+) -> Tensor:
+    outputs = []
+    for t in range(chunk[0].shape[-2]):
+        reads = cache.reads(group)
+        into, _ = cache.advance(group, 1)
+        token = tuple(tensor[:, :, t] for tensor in chunk)
+        outputs.append(step(token, parts, cache.pattern, reads, int(into[0]) if len(into) else -1, scale))
+    return outputs[0][:, :, None] if len(outputs) == 1 else torch.stack(outputs, 2)
+
+
+def _index(values: Integers, like: Tensor) -> Tensor:
+    return torch.tensor(values, device=like.device)
