@@ -19,6 +19,7 @@ from resolvent.ops import cpu_solve
 from resolvent.ops.cpu_backward import backward
 from resolvent.ops.cpu_decode import decode
 from resolvent.ops.cpu_forward import STATS, forward
+from resolvent.ops.memory import empty_like
 from resolvent.ops.rows import Rows, Table
 from resolvent.ops.vectors import UNIT, span
 from resolvent.patterns import Pattern
@@ -106,7 +107,7 @@ class _Mix(torch.autograd.Function):
         *tensors, y_known, where, scale = arguments
         inputs = [_whole_units(t.detach()) for t in tensors[:5]] + [tensors[5].detach().contiguous()]
         x = inputs[0]
-        y = torch.empty_like(x)
+        y = empty_like(x)
         y[:, :, : where.known, : y_known.shape[-1]] = y_known
         if y_known.shape[-1] < y.shape[-1]:
             y[:, :, : where.known, y_known.shape[-1] :] = 0
@@ -137,8 +138,7 @@ class _Adjoint(torch.autograd.Function):
         d, dk = inputs[0].shape[-1], inputs[1].shape[-1]
         padded = [_whole_units(t) for t in inputs]
         x = padded[0]
-        du = grad_y.detach().clone(memory_format=torch.contiguous_format)
-        dx, dqa, dka, dqb, dkb = (torch.empty_like(t) for t in padded)
+        dx, dqa, dka, dqb, dkb = (empty_like(t) for t in padded)
         dgate = torch.empty_like(gate, memory_format=torch.contiguous_format)
         run = _Run(where, x, padded[1], scale)
         if where.pattern.direct != "all":  # not written: A's single weight is 1
@@ -146,9 +146,11 @@ class _Adjoint(torch.autograd.Function):
             dx[:, :, : where.known] = 0
         if not where.pattern.recurrent or run.plan.most <= 1:
             dqb, dkb = _zeros(dqb), _zeros(dkb)
-        written = [du, dx, *(t if t.is_contiguous() else t[..., :0] for t in (dqa, dka, dqb, dkb)), dgate]
-        run(backward, [*padded, gate.contiguous(), y, stats, *written], run.backward_scratch)
-        found = [dx[..., :d], *(t[..., :dk] for t in (dqa, dka, dqb, dkb)), dgate, du[:, :, : where.known, :d]]
+        dy_known = x.new_empty((*x.shape[:2], where.known, x.shape[-1]))
+        written = [dx, *(t if t.is_contiguous() else t[..., :0] for t in (dqa, dka, dqb, dkb)), dgate, dy_known]
+        stored = [*padded, gate.contiguous(), y, stats, grad_y.detach().contiguous()]
+        run(backward, [*stored, *written], run.backward_scratch)
+        found = [dx[..., :d], *(t[..., :dk] for t in (dqa, dka, dqb, dkb)), dgate, dy_known[..., :d]]
         return tuple(found)
 
     @staticmethod
@@ -246,7 +248,7 @@ class _Run:
         b = kept if self.where.pattern.recurrent else 0
         counts = [np.empty(self.block, dtype=np.int64) for _ in range(2)]
         blocks = self._empty(*[area] * 4, *[self.block] * 3)
-        return [*blocks, *counts, *self._empty(a, b, a, b)]
+        return [*blocks, *counts, *self._empty(self.where.longest * self.d, a, b, a, b)]
 
     def _empty(self, *sizes: int) -> list[Any]:
         return [self.like.new_empty(size).numpy() for size in sizes]

@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 
 from resolvent.ops.cpu_forward import LOWEST, STATS, add, clear, count_inside, score, score_self
-from resolvent.ops.vectors import UNIT, dot, exp_less, fma, less, load, product, splat, store, times
+from resolvent.ops.vectors import UNIT, dot, exp_less, fma, less, load, prefetch, product, splat, store, times
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
@@ -52,6 +52,12 @@ def _gradient(weights, slopes, at, count, part, mean, scale):
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
+def _copy(source, source_at, target, target_at, d, size):
+    for e in range(0, d, len(size) * UNIT):
+        store(target, np.uint64(target_at * d + e), load(source, np.uint64(source_at * d + e), size))
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
 def _receive(kept, pitch, values, values_at, target, target_at, offsets, within, b0, b1, first, end, fresh, d, size, group):
     """target_j (+)= Σ kept[c, i] · values_i over the readers i = j + offsets[c] with first ≤ i < end, j from b0 to b1."""
     for c0 in range(0, max(within[end - 1 - b0], 1), group):
@@ -63,6 +69,8 @@ def _receive(kept, pitch, values, values_at, target, target_at, offsets, within,
             for e in range(0, d, len(size) * UNIT):
                 o = np.uint64((target_at + j) * d + e)
                 sums = splat(values.dtype.type(0), size) if fresh and c0 == 0 else load(target, o, size)
+                if fresh and c0 == 0:
+                    prefetch(target, np.uint64(max(target_at + j - (b1 - b0), 0) * d + e), size)
                 for c in range(low, high):
                     i = j + offsets[c]
                     weight = kept[np.uint64(c * pitch + i)]
@@ -104,6 +112,7 @@ def _query(weights, pitch, own, keys, keys_at, target, target_at, offsets, table
             for e in range(0, d, len(size) * UNIT):
                 o = np.uint64((target_at + i) * d + e)
                 if c0 == 0:
+                    prefetch(target, np.uint64(max(target_at + i - rows, 0) * d + e), size)
                     sums = times(own[np.uint64(r)], load(keys, np.uint64((keys_at + i) * d + e), size))
                 else:
                     sums = load(target, o, size)
@@ -115,12 +124,12 @@ def _query(weights, pitch, own, keys, keys_at, target, target_at, offsets, table
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
 def backward(
     x, qa, ka, qb, kb, gate, y, stats,
-    du, dx, dqa, dka, dqb, dkb, dgate,
+    dy, dx, dqa, dka, dqb, dkb, dgate, dy_known,
     offsets, table, widths, within, last_reader, cuts, known, most, d, dk, size, size_k, scale, direct, recurrent,
-    block, group, weight_a, weight_b, slope_a, slope_b, own_weight, own_slope, no_slope, inside, column,
+    block, group, weight_a, weight_b, slope_a, slope_b, own_weight, own_slope, no_slope, inside, column, du,
     kept_a, kept_b, kept_slope_a, kept_slope_b, first, last,
 ):  # fmt: skip
-    """Jobs first … last - 1. `du` holds dY on entry and dU on return; the other gradients need not be cleared.
+    """Jobs first … last - 1. `du` is room for dU of one sequence; gradients need not be cleared.
 
     `within[m]` is the number of offsets ≤ m. Where B's softmax runs over one source only, or A is diagonal, the
     gradients of their queries and keys are zero and not written.
@@ -143,6 +152,8 @@ def backward(
             for r in range(rows):
                 width = max(width, widths[b0 + r - known])
                 inside[r] = count_inside(offsets, table, widths, known, b0, b0 + r)
+                if not rounded or min(last_reader[b0 + r] + 1, end) <= b1:  # else a later block has begun it
+                    _copy(dy, x_at + b0 + r, du, b0 + r, d, size)
             fed = recurrent and width > 0
             # The weights again, A~ and B~.
             clear(weight_a, rows * pitch, LOWEST)
@@ -151,10 +162,10 @@ def backward(
             clear(slope_b, rows * pitch, 0)
             for c0 in range(0, width if direct else 0, group):
                 score(qa, q_at, ka, x_at, scale, offsets, table, widths, known, b0, rows, c0, c0 + group, dk, size_k,
-                      weight_a, pitch)  # fmt: skip
+                      weight_a, pitch, -rows)  # fmt: skip
             for c0 in range(0, width if scored_b else 0, group):
                 score(qb, q_at, kb, x_at, scale, offsets, table, widths, known, b0, rows, c0, c0 + group, dk, size_k,
-                      weight_b, pitch)  # fmt: skip
+                      weight_b, pitch, -rows)  # fmt: skip
             if direct:
                 score_self(qa, q_at, ka, x_at, scale, widths, known, b0, rows, dk, size_k, weight_a, pitch)
             for r in range(rows):
@@ -171,32 +182,32 @@ def backward(
             # dU: what later blocks pass on, then from row to row within the block.
             if recurrent:
                 if not rounded and b1 < end:
-                    _receive(kept_b, kept_pitch, du, x_at, du, x_at, offsets, within, b0, b1, b1, end, False, d, size,
+                    _receive(kept_b, kept_pitch, du, 0, du, 0, offsets, within, b0, b1, b1, end, False, d, size,
                              group)  # fmt: skip
                 for r in range(rows - 1, -1, -1):
                     i = b0 + r
                     for e in range(0, d, len(size) * UNIT):
-                        row = times(gate[q_at + i], load(du, np.uint64((x_at + i) * d + e), size))
+                        row = times(gate[q_at + i], load(du, np.uint64(i * d + e), size))
                         for c in range(inside[r]):
                             j = i - offsets[c] if len(offsets) else table[i - known, c]
-                            o = np.uint64((x_at + j) * d + e)
+                            o = np.uint64(j * d + e)
                             store(du, o, fma(weight_b[np.uint64(r * pitch + c)], row, load(du, o, size)))
             # Slopes <dU_i, x_j> and <dU_i, y_j>, their means under the weights, and so the gradients of the scores.
             for c0 in range(0, width if direct else 0, group):
-                score(du, x_at, x, x_at, one, offsets, table, widths, known, b0, rows, c0, c0 + group, d, size, slope_a,
-                      pitch)  # fmt: skip
+                score(du, 0, x, x_at, one, offsets, table, widths, known, b0, rows, c0, c0 + group, d, size, slope_a,
+                      pitch, -rows)  # fmt: skip
             if direct:
-                score_self(du, x_at, x, x_at, one, widths, known, b0, rows, d, size, slope_a, pitch)
+                score_self(du, 0, x, x_at, one, widths, known, b0, rows, d, size, slope_a, pitch)
             else:
                 for r in range(rows):
                     s = nil
                     for e in range(0, d, len(size) * UNIT):
-                        o = np.uint64((x_at + b0 + r) * d + e)
-                        s += dot(load(du, o, size), load(x, o, size))
+                        row = load(du, np.uint64((b0 + r) * d + e), size)
+                        s += dot(row, load(x, np.uint64((x_at + b0 + r) * d + e), size))
                     slope_a[r * pitch] = s
             for c0 in range(0, width if fed else 0, group):
-                score(du, x_at, y, x_at, one, offsets, table, widths, known, b0, rows, c0, c0 + group, d, size, slope_b,
-                      pitch)  # fmt: skip
+                score(du, 0, y, x_at, one, offsets, table, widths, known, b0, rows, c0, c0 + group, d, size, slope_b,
+                      pitch, -rows)  # fmt: skip
             for r in range(rows):
                 count = widths[b0 + r - known]
                 g = gate[q_at + b0 + r] if recurrent and count > 0 else nil
@@ -228,10 +239,12 @@ def backward(
                     fresh = high <= b1  # no later block reads it
                     high = min(high, b1)
                     if direct:
-                        _pass_on(weight_a, pitch, column, du, x_at, dx, x_at, j, b0, low, high, fresh, d, size)
+                        _pass_on(weight_a, pitch, column, du, 0, dx, x_at, j, b0, low, high, fresh, d, size)
                         _pass_on(slope_a, pitch, column, qa, q_at, dka, x_at, j, b0, low, high, fresh, dk, size_k)
+                    if fresh and j < b0:
+                        _copy(dy, x_at + j, du, j, d, size)
                     if fed and j < b0:
-                        _pass_on(weight_b, pitch, column, du, x_at, du, x_at, j, b0, low, high, False, d, size)
+                        _pass_on(weight_b, pitch, column, du, 0, du, 0, j, b0, low, high, False, d, size)
                     if scored_b:
                         _pass_on(slope_b, pitch, column, qb, q_at, dkb, x_at, j, b0, low, high, fresh, dk, size_k)
                     for i in range(low, high):
@@ -251,17 +264,21 @@ def backward(
             if not direct:
                 for r in range(rows):
                     for e in range(0, d, len(size) * UNIT):
-                        o = np.uint64((x_at + b0 + r) * d + e)
-                        store(dx, o, times(own_weight[np.uint64(r)], load(du, o, size)))
+                        row = load(du, np.uint64((b0 + r) * d + e), size)
+                        store(dx, np.uint64((x_at + b0 + r) * d + e), times(own_weight[np.uint64(r)], row))
             else:
-                _add_self(own_weight, du, x_at, dx, x_at, b0, rows, d, size)
+                _add_self(own_weight, du, 0, dx, x_at, b0, rows, d, size)
                 _add_self(own_slope, qa, q_at, dka, x_at, b0, rows, dk, size_k)
         if not rounded and known > 0:
+            for row in range(known):
+                _copy(dy, x_at + row, du, row, d, size)
             if recurrent:
-                _receive(kept_b, kept_pitch, du, x_at, du, x_at, offsets, within, 0, known, known, end, False, d, size,
+                _receive(kept_b, kept_pitch, du, 0, du, 0, offsets, within, 0, known, known, end, False, d, size,
                          group)  # fmt: skip
             _receive_all(qa, qb, du, dx, dka, dkb, kept_a, kept_slope_a, kept_slope_b, kept_pitch, q_at, x_at,
                          offsets, within, 0, known, known, end, d, dk, size, size_k, group, direct, scored_b)  # fmt: skip
+        for row in range(known):
+            _copy(du, row, dy_known, head * known + row, d, size)
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
@@ -270,7 +287,7 @@ def _receive_all(
     offsets, within, b0, b1, known, end, d, dk, size, size_k, group, direct, scored_b,
 ):  # fmt: skip
     if direct:
-        _receive(kept_a, kept_pitch, du, x_at, dx, x_at, offsets, within, b0, b1, known, end, True, d, size, group)
+        _receive(kept_a, kept_pitch, du, 0, dx, x_at, offsets, within, b0, b1, known, end, True, d, size, group)
         _receive(kept_slope_a, kept_pitch, qa, q_at, dka, x_at, offsets, within, b0, b1, known, end, True, dk, size_k,
                  group)  # fmt: skip
     if scored_b:

@@ -18,19 +18,24 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from resolvent.ops.vectors import UNIT, dot, exp_less, fma, highest, load, splat, store, times, total
+from resolvent.ops.vectors import UNIT, dot, exp_less, fma, highest, load, prefetch, splat, store, times, total
 
 LOWEST = -3e38  # the score of what is not there
 STATS = 4  # numbers kept of a row: softmax(s) = exp(s - top) · factor, for A and for B
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
-def score(left, left_at, right, right_at, factor, offsets, table, widths, known, b0, rows, c0, c1, d, size, out, pitch):
+def score(
+    left, left_at, right, right_at, factor, offsets, table, widths, known, b0, rows, c0, c1, d, size, out, pitch, ahead
+):
     """out[r, c] = factor · <left_i, right_j> over the sources c0 ≤ c < c1 of the rows i = b0 + r."""
     for r in range(rows):
         i = b0 + r
         for e in range(0, d, len(size) * UNIT):
             row = times(factor, load(left, np.uint64((left_at + i) * d + e), size))
+            if c0 == 0:
+                prefetch(left, np.uint64((left_at + i + ahead) * d + e), size)
+                prefetch(right, np.uint64((right_at + i + ahead) * d + e), size)
             for c in range(c0, min(c1, widths[i - known])):
                 j = i - offsets[c] if len(offsets) else table[i - known, c]
                 s = dot(row, load(right, np.uint64((right_at + j) * d + e), size))
@@ -126,10 +131,10 @@ def forward(
             clear(weight_b, rows * pitch, LOWEST)
             for c0 in range(0, width if direct else 0, group):
                 score(qa, q_at, ka, x_at, scale, offsets, table, widths, known, b0, rows, c0, c0 + group, dk, size_k,
-                      weight_a, pitch)  # fmt: skip
+                      weight_a, pitch, rows)  # fmt: skip
             for c0 in range(0, width if recurrent and most > 1 else 0, group):
                 score(qb, q_at, kb, x_at, scale, offsets, table, widths, known, b0, rows, c0, c0 + group, dk, size_k,
-                      weight_b, pitch)  # fmt: skip
+                      weight_b, pitch, rows)  # fmt: skip
             if direct:
                 score_self(qa, q_at, ka, x_at, scale, widths, known, b0, rows, dk, size_k, weight_a, pitch)
             for r in range(rows):
@@ -154,6 +159,8 @@ def forward(
                         if c0 == 0:
                             w = weight_a[np.uint64(r * pitch + count)] if direct else keep[r]
                             sums = times(w, load(x, o, size))
+                            prefetch(x, o + np.uint64(rows * d), size)
+                            prefetch(y, o + np.uint64(rows * d), size)
                         else:
                             sums = load(y, o, size)
                         c1 = min(c0 + group, count)

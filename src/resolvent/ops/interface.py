@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import ModuleType
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from resolvent.ops import cpu, dense, portable, reference
+from resolvent.ops import compiled, cpu, dense, portable, reference
 from resolvent.ops.cache import DecodeCache
 from resolvent.ops.extend import advance
-from resolvent.ops.rows import Rows, rows
+from resolvent.ops.rows import rows
 from resolvent.patterns import Pattern, pattern
 from resolvent.patterns.errors import closest
 
@@ -34,12 +34,7 @@ class Choice:
 
 def choose_backend(x: Tensor, p: Pattern | str = "exponential") -> Choice:
     """What `backend="auto"` does with a tensor like this and a pattern."""
-    p = pattern(p)
-    if dense.handles(p) and x.ndim == 4 and x.shape[-2] > 1:
-        return Choice("dense", f"every token of {p} reads every earlier one, so matrix products do it best")
-    if x.device.type == "cpu":
-        return Choice("cpu", "the tensors are on a CPU, and compiled kernels cover every pattern there")
-    return Choice("torch", f"plain torch operations run on {x.device.type}, at the pattern's own cost")
+    return _choose("auto", x.device.type, dense.handles(pattern(p)))
 
 
 def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, p: Pattern | str, *, backend: str = "auto") -> Tensor:
@@ -62,8 +57,9 @@ def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, p: Pattern | str, *, ba
     if beta is not None:
         _check_shape("beta", beta, (*x.shape[:-1], width), f"(B, H, N, {width}) for {p} on {n} tokens")
     _check_alike(x=x, alpha=alpha, beta=beta)
-    name = "cpu" if backend == "auto" and x.device.type == "cpu" else backend
-    result: Tensor = _backend(name, x, p).solve(x, alpha, beta, where)
+    name = _choose(backend, x.device.type, False).backend  # coefficients are n × W in any case
+    _check_backend(name, x.device, _kind(p, False))
+    result: Tensor = BACKENDS[name].solve(x, alpha, beta, where)
     return result
 
 
@@ -94,18 +90,20 @@ def mix(
     cu_seqlens: 0, ends of the sequences packed along N; none reads another, and each has its own lattice.
     start: (B,) where each sequence begins, after padding on the left; outputs before it are zero.
     """
-    p, inputs, scale = _prepare(x, qa, ka, qb, kb, gate, p, scale, tied)
+    kind = _kind(p, tied is not None)
+    inputs, scale = _prepare(x, qa, ka, qb, kb, gate, kind, scale)
     n = x.shape[-2]
     if cu_seqlens is not None and start is not None:
         raise ValueError("expected cu_seqlens (packed) or start (padded on the left), got both.")
     cuts = (0, n) if cu_seqlens is None else _cuts(cu_seqlens, n)
-    run = _backend(backend, x, p)
-    if start is None:
-        y = run.mix(*inputs, rows(p, cuts), scale)
+    name = _choose(backend, x.device.type, kind.dense).backend
+    _check_backend(name, x.device, kind)
+    moved = inputs if start is None else _to_the_front(inputs, begin := _starts(start, x))
+    if torch.compiler.is_compiling():
+        y = compiled.mix(*moved, kind.spelling, list(cuts), scale, name)
     else:
-        begin = torch.tensor(_starts(start, x), device=x.device)
-        y = _padded(run, inputs, begin, rows(p, cuts), scale)
-    return _untie(y, x, tied)
+        y = BACKENDS[name].mix(*moved, rows(_pattern(p, tied is not None), cuts), scale)
+    return _untie(y if start is None else _back(y, begin), inputs[0], tied)
 
 
 def extend(
@@ -129,54 +127,74 @@ def extend(
     give what `mix` gives on the whole. Where gradients are asked for, they flow through the cache; `cache.clone()` keeps
     a state to come back to. `start` skips padding on the left, and sequences may stand at different positions.
     """
-    p, inputs, scale = _prepare(x, qa, ka, qb, kb, gate, p, scale, tied)
-    _check_cache(cache, x, inputs[2].shape[-1], p)
-    starts = [0] * x.shape[0] if start is None else _starts(start, x)
-    chosen = _backend(backend, x, p)
-    fast = chosen in (cpu, dense) and x.device.type == "cpu" and cpu.can_step(x, inputs[1].shape[-1], cache.parts)
-    y = advance(inputs, cache, starts, scale, chosen, cpu.step if fast else portable.step)
+    kind = _kind(p, tied is not None)
+    inputs, scale = _prepare(x, qa, ka, qb, kb, gate, kind, scale)
+    x, key_dim = inputs[0], inputs[1].shape[-1]
+    _check_cache(cache, x, key_dim, kind)
+    starts = [0] * x.shape[0] if start is None else _starts(start, x).tolist()
+    name = _choose(backend, x.device.type, kind.dense).backend
+    _check_backend(name, x.device, kind)
+    fast = name in ("cpu", "dense") and x.device.type == "cpu" and cpu.can_step(x, key_dim, cache.parts)
+    y = advance(inputs, cache, starts, scale, BACKENDS[name], cpu.step if fast else portable.step)
     return _untie(y, x, tied)
+
+
+class Kind(NamedTuple):
+    """What the checks need to know of a pattern: constants, which a graph can hold."""
+
+    spelling: str
+    direct: bool
+    recurrent: bool
+    dense: bool
+
+
+@torch.compiler.assume_constant_result
+def _kind(p: Pattern | str, tied: bool) -> Kind:
+    found = _pattern(p, tied)
+    return Kind(str(found), found.direct == "all", found.recurrent, dense.handles(found))
+
+
+def _pattern(p: Pattern | str, tied: bool) -> Pattern:
+    p = pattern(p)
+    if tied and not p.recurrent:
+        raise ValueError(f"tied needs a pattern with feedback, got {p}.")
+    return replace(p, direct="diagonal") if tied else p
 
 
 def _prepare(
     x: Tensor, qa: Tensor | None, ka: Tensor | None, qb: Tensor | None, kb: Tensor | None,
-    gate: Tensor | float | None, p: Pattern | str, scale: float | None, tied: Tensor | float | None,
-) -> tuple[Pattern, Inputs, float]:  # fmt: skip
+    gate: Tensor | float | None, kind: Kind, scale: float | None,
+) -> tuple[Inputs, float]:  # fmt: skip
     """Every tensor there, checked, of one dtype; what the pattern does not use is replaced by something it ignores."""
-    p = pattern(p)
     _check_rank("x", x, "(B, H, N, D)")
-    if tied is not None:
-        if not p.recurrent:
-            raise ValueError(f"tied needs a pattern with feedback, got {p}.")
-        p = replace(p, direct="diagonal")
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
-        x, qa, ka, qb, kb = (None if t is None else t.to(dtype) for t in (x, qa, ka, qb, kb))
-    sides = {"qa": qa, "ka": ka} if p.direct == "all" else {}
-    if p.recurrent:
-        sides |= {"qb": qb, "kb": kb}
-        if gate is None:
-            raise ValueError(f"{p} feeds outputs back: expected a gate, got None.")
+        x, qa, ka, qb, kb = (None if t is None else t.to(dtype) for t in (x, qa, ka, qb, kb))  # type: ignore[assignment]
+    sides = ({"qa": qa, "ka": ka} if kind.direct else {}) | ({"qb": qb, "kb": kb} if kind.recurrent else {})
     missing = [name for name, t in sides.items() if t is None]
+    if kind.recurrent and gate is None:
+        missing.append("gate")
     if missing:
-        raise ValueError(f"{p} needs {', '.join(sides)}: expected tensors, got None for {', '.join(missing)}.")
+        raise ValueError(f"{kind.spelling} needs {', '.join(missing)}: expected tensors, got None.")
     present = {name: t for name, t in sides.items() if t is not None}
     width = next(iter(present.values())).shape[-1] if present else x.shape[-1]
     for name, t in present.items():
         _check_shape(name, t, (*x.shape[:-1], width), "(B, H, N, D') with the B, H, N of x")
-    g = torch.as_tensor(gate if p.recurrent else 0.0, device=x.device)
-    try:
-        g = g.expand(x.shape[:-1])
-    except RuntimeError:
-        raise ValueError(
-            f"expected gate of shape {tuple(x.shape[:-1])}, (B, H, N), or one that broadcasts to it, got {tuple(g.shape)}."
-        ) from None
-    if not (isinstance(gate, Tensor) and g.dtype not in (x.dtype, torch.float32)):
-        g = g.to(x.dtype)
+    g = _as_gate(gate if kind.recurrent else 0.0, x)
     _check_alike(x=x, **present, gate=g)
     spare = next(iter(present.values()), x)
-    filled = [present.get(name, spare) for name in ("qa", "ka", "qb", "kb")]
-    return p, (x, filled[0], filled[1], filled[2], filled[3], g), width**-0.5 if scale is None else scale
+    qa, ka, qb, kb = (present.get(name, spare) for name in ("qa", "ka", "qb", "kb"))
+    return (x, qa, ka, qb, kb, g), width**-0.5 if scale is None else scale
+
+
+def _as_gate(gate: Tensor | float | None, x: Tensor) -> Tensor:
+    """(B, H, N), of x's dtype, or float32 beside half precision."""
+    if not isinstance(gate, Tensor):
+        return torch.full((), 0.0 if gate is None else gate, dtype=x.dtype, device=x.device).expand(x.shape[:-1])
+    want = x.shape[:-1]
+    if gate.ndim > 3 or any(have not in (1, full) for have, full in zip(gate.shape[::-1], want[::-1], strict=False)):
+        raise ValueError(f"expected gate of shape {tuple(want)}, (B, H, N), or broadcasting to it, got {tuple(gate.shape)}.")
+    return gate.expand(want)
 
 
 # With A = δ B + D' and rows of A + B that sum to one, D' = 1 - (1 + δ) B 1, the recurrence runs through
@@ -191,16 +209,19 @@ def _untie(u: Tensor, x: Tensor, tied: Tensor | float | None) -> Tensor:
     return (u + tied * (u - x)).to(u.dtype)
 
 
-def _padded(run: Any, inputs: Inputs, begin: Tensor, where: Rows, scale: float) -> Tensor:
+def _to_the_front(inputs: Inputs, begin: Tensor) -> Inputs:
     """Each sequence moved to the front, so that its lattice starts with it; what follows it is read by no token of it."""
-    n = where.new
+    n = inputs[0].shape[2]
     places = torch.arange(n, device=begin.device)
     there = (places + begin[:, None]).clamp(max=n - 1)
     inside = (places < n - begin[:, None])[:, None, :, None]
-    moved = [torch.where(inside, _along(t, there), 0) for t in (*inputs[:5], inputs[5][..., None])]
-    y = run.mix(*moved[:5], moved[5][..., 0], where, scale)
-    back = (places - begin[:, None]).clamp(min=0)
-    return torch.where((places >= begin[:, None])[:, None, :, None], _along(y, back), 0)
+    x, qa, ka, qb, kb, gate = (torch.where(inside, _along(t, there), 0) for t in (*inputs[:5], inputs[5][..., None]))
+    return x, qa, ka, qb, kb, gate[..., 0]
+
+
+def _back(y: Tensor, begin: Tensor) -> Tensor:
+    places = torch.arange(y.shape[2], device=begin.device)
+    return torch.where((places >= begin[:, None])[:, None, :, None], _along(y, (places - begin[:, None]).clamp(min=0)), 0)
 
 
 def _along(t: Tensor, index: Tensor) -> Tensor:
@@ -217,11 +238,11 @@ def _cuts(cu_seqlens: Integers, n: int) -> tuple[int, ...]:
     return tuple(cuts)
 
 
-def _starts(start: Integers, x: Tensor) -> list[int]:
+def _starts(start: Integers, x: Tensor) -> Tensor:
     starts, (batch, n) = _whole_numbers("start", start), (x.shape[0], x.shape[2])
     if len(starts) != batch or any(not 0 <= s <= n for s in starts):
         raise ValueError(f"expected start with B = {batch} numbers from 0 to N = {n}, got {_shown(starts)}.")
-    return starts
+    return torch.tensor(starts, device=x.device)
 
 
 def _whole_numbers(name: str, values: Integers) -> list[int]:
@@ -235,32 +256,35 @@ def _shown(values: list[int]) -> str:
     return str(values) if len(values) <= 12 else f"[{', '.join(map(str, values[:10]))}, …, {values[-1]}]"
 
 
-def _backend(name: str, x: Tensor, p: Pattern) -> ModuleType:
+def _choose(name: str, device: str, is_dense: bool) -> Choice:
+    if name != "auto":
+        return Choice(name, "it was asked for")
+    if is_dense:
+        return Choice("dense", "every token reads every earlier one, and matrix products do that best")
+    if device == "cpu":
+        return Choice("cpu", "the tensors are on a CPU, and compiled kernels cover every pattern there")
+    return Choice("torch", f"plain torch operations run on {device}, at the pattern's own cost")
+
+
+def _check_backend(name: str, device: torch.device, kind: Kind) -> None:
     """An explicit backend works or raises; it never falls back to another."""
-    if name == "auto":
-        name = choose_backend(x, p).backend
     if name not in BACKENDS:
         raise ValueError(f"unknown backend {name!r}: expected auto or {', '.join(BACKENDS)}.{closest(name, BACKENDS)}")
-    if name == "cpu" and x.device.type != "cpu":
-        raise ValueError(f"backend 'cpu' needs tensors on a CPU, got {x.device}: use 'torch' there.")
-    if name == "dense":
-        dense.require(p)
-    return BACKENDS[name]
+    if name == "cpu" and device.type != "cpu":
+        raise ValueError(f"backend 'cpu' needs tensors on a CPU, got {device}: use 'torch' there.")
+    if name == "dense" and not kind.dense:
+        dense.require(pattern(kind.spelling))
 
 
-def _check_cache(cache: DecodeCache, x: Tensor, key_dim: int, p: Pattern) -> None:
-    if cache.pattern != p:
-        raise ValueError(f"expected a cache of {p}, got one of {cache.pattern}.")
-    have = (cache.batch, cache.heads, cache.dim, cache.key_dim)
-    if have != (x.shape[0], x.shape[1], x.shape[-1], key_dim):
-        raise ValueError(
-            f"expected a cache for B, H, D, D' = {(x.shape[0], x.shape[1], x.shape[-1], key_dim)}, got one for {have}."
-        )
+def _check_cache(cache: DecodeCache, x: Tensor, key_dim: int, kind: Kind) -> None:
+    if str(cache.pattern) != kind.spelling:
+        raise ValueError(f"expected a cache of {kind.spelling}, got one of {cache.pattern}.")
+    have, want = (cache.batch, cache.heads, cache.dim, cache.key_dim), (*x.shape[:2], x.shape[-1], key_dim)
+    if have != want:
+        raise ValueError(f"expected a cache for B, H, D, D' = {want}, got one for {have}.")
     for name, part in cache.parts.items():
         if part.dtype != x.dtype or part.device != x.device:
-            raise TypeError(
-                f"expected the cache's {name} as {x.dtype} on {x.device}, got {part.dtype} on {part.device}."
-            )
+            raise TypeError(f"expected the cache's {name} as {x.dtype} on {x.device}, got {part.dtype} on {part.device}.")
 
 
 def _check_rank(name: str, tensor: Tensor, shape: str) -> None:

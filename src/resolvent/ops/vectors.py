@@ -58,6 +58,25 @@ def store(typing, array, at, vector):
     return types.void(array, at, vector), emit
 
 
+@intrinsic
+def prefetch(typing, array, at, size):
+    """Ask for array[at : at + size] before it is needed."""
+
+    def emit(context, builder, signature, arguments):
+        width = array.dtype.bitwidth // 8
+        place = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        ask = cgutils.get_or_insert_function(builder.module, function, "llvm.prefetch.p0")
+        for line in range(0, size.count * UNIT * width, 64):
+            offset = builder.add(arguments[1], ir.Constant(arguments[1].type, line // width))
+            address = builder.bitcast(builder.gep(place, [offset]), byte)
+            builder.call(ask, [address, *(ir.Constant(number, value) for value in (0, 2, 1))])  # read, into L2, data
+        return context.get_dummy_value()
+
+    return types.void(array, at, size), emit
+
+
 def _pointer(context, builder, signature, arguments, kind):
     array = context.make_array(signature.args[0])(context, builder, arguments[0])
     return builder.bitcast(builder.gep(array.data, [arguments[1]]), kind.as_pointer())
