@@ -7,6 +7,7 @@ call costs more. What a graph cannot hold goes in as text and numbers: a pattern
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -20,54 +21,79 @@ _BACKENDS = {"cpu": cpu, "dense": dense, "torch": portable, "reference": referen
 
 
 @torch.library.custom_op("resolvent::mix", mutates_args=())
+def _mix(
+    x: Tensor, qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor,
+    spelling: str, cuts: Sequence[int], scale: float, backend: str,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Outputs, and what the backward sweep of the kernels wants to know of the forward one."""
+    where, inputs = _where(spelling, cuts), (x, qa, ka, qb, kb, gate)
+    if backend == "cpu":
+        return cpu.sweep(inputs, where, scale)
+    y: Tensor = _BACKENDS[backend].mix(*inputs, where, scale)
+    return y.clone(memory_format=torch.contiguous_format), _no_stats(gate)
+
+
+@torch.library.custom_op("resolvent::mix_backward", mutates_args=())
+def _mix_backward(
+    grad_y: Tensor, y: Tensor, stats: Tensor,
+    x: Tensor, qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor,
+    spelling: str, cuts: Sequence[int], scale: float, backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    where, inputs = _where(spelling, cuts), (x, qa, ka, qb, kb, gate)
+    if backend == "cpu":
+        found = cpu.sweep_back(grad_y, y, stats, inputs, where, scale)
+    else:  # in a thread of its own, because within an operator autograd is switched off for this one
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(_differentiate, grad_y, inputs, where, scale, backend).result()
+    dx, dqa, dka, dqb, dkb, dgate = (t.clone(memory_format=torch.contiguous_format) for t in found[:6])
+    return dx, dqa, dka, dqb, dkb, dgate
+
+
+def _differentiate(
+    grad_y: Tensor, inputs: Sequence[Tensor], where: Rows, scale: float, backend: str
+) -> tuple[Tensor, ...]:
+    leaves = [t.detach().requires_grad_() for t in inputs]
+    y = _BACKENDS[backend].mix(*leaves, where, scale)
+    return torch.autograd.grad(y, leaves, grad_y, allow_unused=True, materialize_grads=True)
+
+
+@_mix.register_fake
+def _(*arguments: Any) -> tuple[Tensor, Tensor]:
+    x, gate, backend = arguments[0], arguments[5], arguments[9]
+    stats = gate.new_empty((*gate.shape, cpu.STATS), dtype=cpu.working_dtype(x)) if backend == "cpu" else _no_stats(gate)
+    return torch.empty_like(x, memory_format=torch.contiguous_format), stats
+
+
+@_mix_backward.register_fake
+def _(*arguments: Any) -> tuple[Tensor, ...]:
+    return tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in arguments[3:9])
+
+
+def _no_stats(gate: Tensor) -> Tensor:
+    return gate.new_empty(0)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*output, *inputs[:6])
+    ctx.settings = inputs[6:]
+
+
+def _backward(ctx: Any, grad_y: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    return *_mix_backward(grad_y, *ctx.saved_tensors, *ctx.settings), None, None, None, None
+
+
+_mix.register_autograd(_backward, setup_context=_keep)
+
+
 def mix(
     x: Tensor, qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor,
     spelling: str, cuts: Sequence[int], scale: float, backend: str,
 ) -> Tensor:  # fmt: skip
-    with torch.no_grad():
-        return _run((x, qa, ka, qb, kb, gate), _where(spelling, cuts), scale, backend).clone()
-
-
-@torch.library.custom_op("resolvent::mix_backward", mutates_args=())
-def mix_backward(
-    grad_y: Tensor, x: Tensor, qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor,
-    spelling: str, cuts: Sequence[int], scale: float, backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The forward sweep again, and back: compared with the sweep itself, keeping its output would save little."""
-    inputs = [t.detach().requires_grad_() for t in (x, qa, ka, qb, kb, gate)]
-    with torch.enable_grad():
-        y = _run(inputs, _where(spelling, cuts), scale, backend)
-    found = torch.autograd.grad(y, inputs, grad_y, allow_unused=True, materialize_grads=True)
-    dx, dqa, dka, dqb, dkb, dgate = (t.clone(memory_format=torch.contiguous_format) for t in found)
-    return dx, dqa, dka, dqb, dkb, dgate
-
-
-@mix.register_fake
-def _(x: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-@mix_backward.register_fake
-def _(grad_y: Tensor, *arguments: Any) -> tuple[Tensor, ...]:  # noqa: ARG001
-    return tuple(torch.empty_like(t, memory_format=torch.contiguous_format) for t in arguments[:6])
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
-    ctx.save_for_backward(*inputs[:6])
-    ctx.settings = inputs[6:]
-
-
-def _backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
-    return *mix_backward(grad_y, *ctx.saved_tensors, *ctx.settings), None, None, None, None
-
-
-mix.register_autograd(_backward, setup_context=_keep)
+    working = cpu.working_dtype(x)
+    given = [t.to(working) for t in (x, qa, ka, qb, kb, gate)]
+    y: Tensor = _mix(*given, spelling, cuts, scale, backend)[0]
+    return y.to(x.dtype)
 
 
 def _where(spelling: str, cuts: Sequence[int]) -> Rows:
     return rows(pattern(spelling), tuple(int(cut) for cut in cuts))
-
-
-def _run(inputs: Sequence[Tensor], where: Rows, scale: float, backend: str) -> Tensor:
-    y: Tensor = _BACKENDS[backend].mix(*inputs, where, scale)
-    return y

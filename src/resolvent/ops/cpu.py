@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from resolvent.ops import cpu_solve
+from resolvent.ops import cpu_solve, portable
 from resolvent.ops.cpu_backward import backward
 from resolvent.ops.cpu_decode import decode
 from resolvent.ops.cpu_forward import STATS, forward
@@ -25,7 +25,6 @@ from resolvent.ops.vectors import UNIT, span
 from resolvent.patterns import Pattern
 from resolvent.patterns.strides import Integers
 
-_NO_SECOND = "backend 'cpu' has no second derivatives: use backend='torch' where you need them."
 _WORTH_THREADS = 1024  # reads × heads of a single token, below which waking a thread costs more than it saves
 
 
@@ -42,8 +41,15 @@ class Plan:
     most: int
 
 
-@lru_cache(maxsize=32)
 def plan(where: Rows) -> Plan:
+    """Kept with the rows themselves: to look it up by value would take longer than a short sequence."""
+    found = where.__dict__.get("_cpu_plan")
+    if found is None:
+        found = where.__dict__["_cpu_plan"] = _plan(where)
+    return found  # type: ignore[no-any-return]
+
+
+def _plan(where: Rows) -> Plan:
     none = np.empty(0, dtype=np.int64)
     cuts = np.array(where.cuts, dtype=np.int64)
     if where.shifted:
@@ -61,10 +67,10 @@ def mix(
     where: Rows, scale: float, y_known: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """`reference.mix`, fused. float32 and float64 as they are; half precision is computed in float32."""
-    working = _working_dtype(x)
+    working = working_dtype(x)
     known = x.new_zeros((*x.shape[:2], where.known, x.shape[-1])) if y_known is None else y_known
     y, _ = _Mix.apply(*(t.to(working) for t in (x, qa, ka, qb, kb, gate, known)), where, scale)  # type: ignore[no-untyped-call]
-    return y[:, :, where.known :, : x.shape[-1]].to(x.dtype)  # type: ignore[no-any-return]
+    return y[:, :, where.known :].to(x.dtype)  # type: ignore[no-any-return]
 
 
 def step(
@@ -104,67 +110,93 @@ class _Mix(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-        *tensors, y_known, where, scale = arguments
-        inputs = [_whole_units(t.detach()) for t in tensors[:5]] + [tensors[5].detach().contiguous()]
-        x = inputs[0]
-        y = empty_like(x)
-        y[:, :, : where.known, : y_known.shape[-1]] = y_known
-        if y_known.shape[-1] < y.shape[-1]:
-            y[:, :, : where.known, y_known.shape[-1] :] = 0
-        stats = x.new_empty((*inputs[5].shape, STATS))
-        run = _Run(where, x, inputs[1], scale)
-        run(forward, [*inputs, y, stats], run.forward_scratch)
-        return y, stats
+        *inputs, y_known, where, scale = arguments
+        return sweep(inputs, where, scale, y_known)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, _, ctx.where, ctx.scale = inputs
-        y, stats = output
-        ctx.mark_non_differentiable(stats)
-        ctx.save_for_backward(*tensors, y, stats)
+        *tensors, ctx.where, ctx.scale = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*tensors, *output)
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = _Adjoint.apply(ctx.where, ctx.scale, grad_y, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        *inputs, y_known, y, stats = ctx.saved_tensors
+        if torch.is_grad_enabled():  # someone wants to differentiate the gradient
+            gradients = _differentiably(grad_y, inputs, y_known, ctx.where, ctx.scale)
+        else:
+            gradients = sweep_back(grad_y, y, stats, inputs, ctx.where, ctx.scale)
         return *gradients, None, None
 
-
-class _Adjoint(torch.autograd.Function):
-    """The backward sweep as an operation of its own, so that `torch.func` can see through it."""
-
     @staticmethod
-    def forward(where: Rows, scale: float, grad_y: Tensor, *stored: Tensor) -> tuple[Tensor, ...]:
-        *inputs, gate, y, stats = (t.detach() for t in stored)
-        d, dk = inputs[0].shape[-1], inputs[1].shape[-1]
-        padded = [_whole_units(t) for t in inputs]
-        x = padded[0]
-        dx, dqa, dka, dqb, dkb = (empty_like(t) for t in padded)
-        dgate = torch.empty_like(gate, memory_format=torch.contiguous_format)
-        run = _Run(where, x, padded[1], scale)
-        if where.pattern.direct != "all":  # not written: A's single weight is 1
-            dqa, dka = _zeros(dqa), _zeros(dka)
-            dx[:, :, : where.known] = 0
-        if not where.pattern.recurrent or run.plan.most <= 1:
-            dqb, dkb = _zeros(dqb), _zeros(dkb)
-        dy_known = x.new_empty((*x.shape[:2], where.known, x.shape[-1]))
-        written = [dx, *(t if t.is_contiguous() else t[..., :0] for t in (dqa, dka, dqb, dkb)), dgate, dy_known]
-        stored = [*padded, gate.contiguous(), y, stats, grad_y.detach().contiguous()]
-        run(backward, [*stored, *written], run.backward_scratch)
-        found = [dx[..., :d], *(t[..., :dk] for t in (dqa, dka, dqb, dkb)), dgate, dy_known[..., :d]]
-        return tuple(found)
+    def vmap(info: Any, in_dims: Any, *arguments: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        """One more dimension of independent sequences: it joins the batch."""
+        *tensors, where, scale = arguments
+        moved = [
+            t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+            for t, dim in zip(tensors, in_dims, strict=False)
+        ]
+        y, stats = _Mix.apply(*(t.flatten(0, 1) for t in moved), where, scale)  # type: ignore[no-untyped-call]
+        return (y.unflatten(0, moved[0].shape[:2]), stats.unflatten(0, moved[0].shape[:2])), (0, 0)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
 
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> Any:  # noqa: ARG004
-        raise RuntimeError(_NO_SECOND)
+def _differentiably(
+    grad_y: Tensor, inputs: Sequence[Tensor], y_known: Tensor, where: Rows, scale: float
+) -> tuple[Tensor, ...]:
+    """The gradient by the torch backend, which can be differentiated any number of times."""
+    known = where.known
+
+    def run(*tensors: Tensor) -> Tensor:
+        *given, y_before = tensors
+        return portable.mix(*given, where, scale, y_before if known else None)  # type: ignore[arg-type]
+
+    _, pull = torch.func.vjp(run, *inputs, y_known)
+    *gradients, grad_known = pull(grad_y[:, :, known:, : y_known.shape[-1]])
+    return *gradients, grad_known + grad_y[:, :, :known, : y_known.shape[-1]]
+
+
+def sweep(
+    inputs: Sequence[Tensor], where: Rows, scale: float, y_known: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """y of all rows, those known first, and what the way back needs; float32 or float64."""
+    *vectors, gate = (t.detach() for t in inputs)
+    d = vectors[0].shape[-1]
+    padded = [_whole_units(t) for t in vectors]
+    y = empty_like(padded[0])
+    if where.known and y_known is not None:
+        y[:, :, : where.known] = _whole_units(y_known.detach())
+    stats = gate.new_empty((*gate.shape, STATS)).zero_()  # not all are written, and none may be random
+    run = _Run(where, padded[0], padded[1], scale)
+    run(forward, [*padded, gate.contiguous(), y, stats], run.forward_scratch)
+    return (y if y.shape[-1] == d else y[..., :d].contiguous()), stats
+
+
+def sweep_back(
+    grad_y: Tensor, y: Tensor, stats: Tensor, inputs: Sequence[Tensor], where: Rows, scale: float
+) -> tuple[Tensor, ...]:
+    """Gradients of the inputs and of the known outputs."""
+    *vectors, gate = (t.detach() for t in inputs)
+    d, dk = vectors[0].shape[-1], vectors[1].shape[-1]
+    padded = [_whole_units(t) for t in vectors]
+    x = padded[0]
+    dx, dqa, dka, dqb, dkb = (empty_like(t) for t in padded)
+    dgate = torch.empty_like(gate, memory_format=torch.contiguous_format)
+    dy_known = x.new_empty((*x.shape[:2], where.known, x.shape[-1]))
+    run = _Run(where, x, padded[1], scale)
+    if where.pattern.direct != "all":  # not written: A's single weight is 1
+        dqa, dka = _zeros(dqa), _zeros(dka)
+        dx[:, :, : where.known] = 0
+    if not where.pattern.recurrent or run.plan.most <= 1:
+        dqb, dkb = _zeros(dqb), _zeros(dkb)
+    written = [dx, *(t if t.is_contiguous() else t[..., :0] for t in (dqa, dka, dqb, dkb)), dgate, dy_known]
+    stored = [*padded, gate.contiguous(), _whole_units(y.detach()), stats, _whole_units(grad_y.detach())]
+    run(backward, [*stored, *written], run.backward_scratch)
+    return dx[..., :d], *(t[..., :dk] for t in (dqa, dka, dqb, dkb)), dgate, dy_known[..., :d]
 
 
 def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, where: Rows, y_known: Tensor | None = None) -> Tensor:
     """`reference.solve`, row by row but compiled."""
-    working = _working_dtype(x)
+    working = working_dtype(x)
     known = x.new_zeros((*x.shape[:2], where.known, x.shape[-1])) if y_known is None else y_known
     given = alpha.new_empty((*alpha.shape[:-1], 0)) if beta is None else beta
     y: Tensor = _Solve.apply(*(t.to(working) for t in (x, alpha, given, known)), where)  # type: ignore[no-untyped-call]
@@ -183,30 +215,33 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *tensors, _, ctx.where = inputs
+        *tensors, ctx.where = inputs
         ctx.save_for_backward(*tensors, output)
 
     @staticmethod
     def backward(ctx: Any, grad_y: Tensor) -> tuple[Tensor | None, ...]:
-        return *_SolveAdjoint.apply(ctx.where, grad_y, *ctx.saved_tensors), None  # type: ignore[no-untyped-call]
-
-
-class _SolveAdjoint(torch.autograd.Function):
-    @staticmethod
-    def forward(where: Rows, grad_y: Tensor, *stored: Tensor) -> tuple[Tensor, ...]:
-        saved = [t.detach().contiguous() for t in stored]
+        *inputs, y_known, y = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return *_solve_differentiably(grad_y, inputs, y_known, ctx.where), None
+        saved = [t.detach().contiguous() for t in (*inputs, y)]
         gradients = [torch.empty_like(t).zero_() for t in saved[:3]]  # zeros_like would ask for untouched pages
         du = grad_y.detach().clone(memory_format=torch.contiguous_format)
-        _over_heads(cpu_solve.backward, [*saved, du, *gradients], where)
-        return *gradients, du[:, :, : where.known]
+        _over_heads(cpu_solve.backward, [*saved, du, *gradients], ctx.where)
+        return *gradients, du[:, :, : ctx.where.known], None
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
 
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> Any:  # noqa: ARG004
-        raise RuntimeError(_NO_SECOND)
+def _solve_differentiably(
+    grad_y: Tensor, inputs: Sequence[Tensor], y_known: Tensor, where: Rows
+) -> tuple[Tensor, ...]:
+    known = where.known
+
+    def run(x: Tensor, alpha: Tensor, beta: Tensor, y_before: Tensor) -> Tensor:
+        feedback = beta if where.pattern.recurrent else None
+        return portable.solve(x, alpha, feedback, where, y_before if known else None)
+
+    _, pull = torch.func.vjp(run, *inputs, y_known)
+    *gradients, grad_known = pull(grad_y[:, :, known:])
+    return *gradients, grad_known + grad_y[:, :, :known]
 
 
 def _over_heads(kernel: Callable[..., None], tensors: list[Tensor], where: Rows) -> None:
@@ -246,9 +281,10 @@ class _Run:
         kept = 0 if len(self.plan.last_reader) else self.plan.most * (self.where.longest + UNIT)
         a = kept if self.where.pattern.direct == "all" else 0
         b = kept if self.where.pattern.recurrent else 0
+        scored = b if self.plan.most > 1 else 0
         counts = [np.empty(self.block, dtype=np.int64) for _ in range(2)]
         blocks = self._empty(*[area] * 4, *[self.block] * 3)
-        return [*blocks, *counts, *self._empty(self.where.longest * self.d, a, b, a, b)]
+        return [*blocks, *counts, *self._empty(self.where.longest * self.d, a, b, a, scored)]
 
     def _empty(self, *sizes: int) -> list[Any]:
         return [self.like.new_empty(size).numpy() for size in sizes]
@@ -280,7 +316,7 @@ def _pool(process: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix=f"resolvent-{process}")
 
 
-def _working_dtype(x: Tensor) -> torch.dtype:
+def working_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 

@@ -79,6 +79,31 @@ def _receive(kept, pitch, values, values_at, target, target_at, offsets, within,
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
+def _receive_far(kept_a, kept_b, pitch, du, dx, x_at, offsets, within, b0, b1, end, direct, recurrent, d, size, group):
+    """What rows b0 … b1 - 1 receive of dU from readers beyond them, into dU itself and into dX, which starts here."""
+    for c0 in range(0, max(within[end - 1 - b0], 1), group):
+        for j in range(b0, b1):
+            low, high = max(c0, within[b1 - 1 - j]), min(c0 + group, within[end - 1 - j])
+            if low >= high and c0 > 0:
+                continue
+            for e in range(0, d, len(size) * UNIT):
+                o, p = np.uint64((x_at + j) * d + e), np.uint64(j * d + e)
+                sums_x = splat(du.dtype.type(0), size) if c0 == 0 else load(dx, o, size)
+                sums_u = load(du, p, size)
+                if c0 == 0:
+                    prefetch(dx, np.uint64(max(x_at + j - (b1 - b0), 0) * d + e), size)
+                for c in range(low, high):
+                    i = j + offsets[c]
+                    row = load(du, np.uint64(i * d + e), size)
+                    if direct:
+                        sums_x = fma(kept_a[np.uint64(c * pitch + i)], row, sums_x)
+                    if recurrent:
+                        sums_u = fma(kept_b[np.uint64(c * pitch + i)], row, sums_u)
+                store(dx, o, sums_x)
+                store(du, p, sums_u)
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
 def _pass_on(weights, pitch, column, values, values_at, target, target_at, j, b0, low, high, fresh, d, size):
     """target_j (+)= Σ weights[i - b0, column] · values_i over the run of readers low ≤ i < high in the block from b0."""
     for e in range(0, d, len(size) * UNIT):
@@ -119,6 +144,17 @@ def _query(weights, pitch, own, keys, keys_at, target, target_at, offsets, table
                 c1 = min(c0 + group, widths[i - known])
                 sums = add(weights, r * pitch, keys, keys_at, offsets, table, known, i, c0, c1, d, e, size, sums)
                 store(target, o, sums)
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
+def _receive_keys(
+    qa, qb, dka, dkb, kept_a, kept_b, pitch, q_at, x_at, offsets, within, b0, b1, known, end, d, size, group,
+    direct, scored_b,
+):  # fmt: skip
+    if direct:
+        _receive(kept_a, pitch, qa, q_at, dka, x_at, offsets, within, b0, b1, known, end, True, d, size, group)
+    if scored_b:
+        _receive(kept_b, pitch, qb, q_at, dkb, x_at, offsets, within, b0, b1, known, end, True, d, size, group)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
@@ -180,10 +216,10 @@ def backward(
                 elif fed and count > 0:
                     weight_b[r * pitch] = one
             # dU: what later blocks pass on, then from row to row within the block.
+            if not rounded:
+                _receive_far(kept_a, kept_b, kept_pitch, du, dx, x_at, offsets, within, b0, b1, end, direct, recurrent,
+                             d, size, group)  # fmt: skip
             if recurrent:
-                if not rounded and b1 < end:
-                    _receive(kept_b, kept_pitch, du, 0, du, 0, offsets, within, b0, b1, b1, end, False, d, size,
-                             group)  # fmt: skip
                 for r in range(rows - 1, -1, -1):
                     i = b0 + r
                     for e in range(0, d, len(size) * UNIT):
@@ -258,9 +294,12 @@ def backward(
                             kept_slope_a[o] = slope_a[p]
                         if recurrent:
                             kept_b[o] = weight_b[p]
+                        if scored_b:
                             kept_slope_b[o] = slope_b[p]
-                _receive_all(qa, qb, du, dx, dka, dkb, kept_a, kept_slope_a, kept_slope_b, kept_pitch, q_at, x_at,
-                             offsets, within, b0, b1, known, end, d, dk, size, size_k, group, direct, scored_b)  # fmt: skip
+                if direct:  # and dX from the block's own rows
+                    _receive(kept_a, kept_pitch, du, 0, dx, x_at, offsets, within, b0, b1, b0, b1, False, d, size, group)
+                _receive_keys(qa, qb, dka, dkb, kept_slope_a, kept_slope_b, kept_pitch, q_at, x_at, offsets, within,
+                              b0, b1, known, end, dk, size_k, group, direct, scored_b)  # fmt: skip
             if not direct:
                 for r in range(rows):
                     for e in range(0, d, len(size) * UNIT):
@@ -272,24 +311,9 @@ def backward(
         if not rounded and known > 0:
             for row in range(known):
                 _copy(dy, x_at + row, du, row, d, size)
-            if recurrent:
-                _receive(kept_b, kept_pitch, du, 0, du, 0, offsets, within, 0, known, known, end, False, d, size,
-                         group)  # fmt: skip
-            _receive_all(qa, qb, du, dx, dka, dkb, kept_a, kept_slope_a, kept_slope_b, kept_pitch, q_at, x_at,
-                         offsets, within, 0, known, known, end, d, dk, size, size_k, group, direct, scored_b)  # fmt: skip
+            _receive_far(kept_a, kept_b, kept_pitch, du, dx, x_at, offsets, within, 0, known, end, direct, recurrent,
+                         d, size, group)  # fmt: skip
+            _receive_keys(qa, qb, dka, dkb, kept_slope_a, kept_slope_b, kept_pitch, q_at, x_at, offsets, within,
+                          0, known, known, end, dk, size_k, group, direct, scored_b)  # fmt: skip
         for row in range(known):
             _copy(du, row, dy_known, head * known + row, d, size)
-
-
-@njit(error_model="numpy", _nrt=False, forceinline=True)
-def _receive_all(
-    qa, qb, du, dx, dka, dkb, kept_a, kept_slope_a, kept_slope_b, kept_pitch, q_at, x_at,
-    offsets, within, b0, b1, known, end, d, dk, size, size_k, group, direct, scored_b,
-):  # fmt: skip
-    if direct:
-        _receive(kept_a, kept_pitch, du, 0, dx, x_at, offsets, within, b0, b1, known, end, True, d, size, group)
-        _receive(kept_slope_a, kept_pitch, qa, q_at, dka, x_at, offsets, within, b0, b1, known, end, True, dk, size_k,
-                 group)  # fmt: skip
-    if scored_b:
-        _receive(kept_slope_b, kept_pitch, qb, q_at, dkb, x_at, offsets, within, b0, b1, known, end, True, dk, size_k,
-                 group)  # fmt: skip

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from resolvent.ops.rows import Rows
 from resolvent.patterns.strides import Integers
@@ -81,7 +82,8 @@ class Plan:
         return Blocks(self)
 
     def put(self, array: ArrayLike) -> Tensor:
-        with torch.inference_mode(False):  # what is kept must serve in training, too, whoever asks first
+        # What is kept must serve later, too, whoever asks first: in inference mode, or under a transform of `torch.func`.
+        with torch.inference_mode(False), temporarily_clear_interpreter_stack():
             return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
     def pieces(self, v: Tensor) -> Iterator[tuple[slice, slice, Index]]:

@@ -139,7 +139,13 @@ def dot(typing, left, right):
     """The scalar product."""
 
     def emit(context, builder, signature, arguments):
-        return _reduce(builder, "llvm.vector.reduce.fadd", builder.fmul(*arguments), -0.0)
+        # Unit by unit into one register of sums: half the operations of multiplying all and then adding up.
+        units = arguments[0].type.count // UNIT
+        left_units, right_units = ([_part(builder, v, unit, UNIT) for unit in range(units)] for v in arguments)
+        sums = builder.fmul(left_units[0], right_units[0])
+        for pair in zip(left_units[1:], right_units[1:], strict=True):
+            sums = _call(builder, sums.type, "llvm.fmuladd", [*pair, sums])
+        return _reduce(builder, "llvm.vector.reduce.fadd", sums, -0.0)
 
     return left.dtype(left, right), emit
 
@@ -204,8 +210,8 @@ def _constant(kind, value):
     return ir.Constant(kind, [value] * kind.count)
 
 
-def _part(builder, vector, half, lanes):
-    places = [ir.Constant(ir.IntType(32), half * lanes + lane) for lane in range(lanes)]
+def _part(builder, vector, part, lanes):
+    places = [ir.Constant(ir.IntType(32), part * lanes + lane) for lane in range(lanes)]
     return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(ir.IntType(32), lanes), places))
 
 
