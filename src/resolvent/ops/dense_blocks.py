@@ -3,7 +3,7 @@
 The direct part is torch's fused attention. The feedback y = (I - B)^-1 u goes by blocks of `BLOCK` rows: what a block
 reads of earlier blocks comes from that same kernel, joined with the block's own scores by their log-sum-exps, and a
 triangular solve of BLOCK × BLOCK finishes the block. The backward sweep does the same from the last block to the first.
-Kept are inputs, outputs and log-sum-exps, worked on are n · BLOCK scores per head: never n².
+Kept are inputs, outputs and log-sum-exps, worked on are the scores of a few blocks: never n².
 Second derivatives alone, where they are asked for, write the n × n matrices out. (On other devices than a CPU those of
 the direct part are torch's own affair.)
 
@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-BLOCK = 128
+BLOCK = 256
+TOGETHER = 2  # blocks whose own scores are computed at once: enough work per call, and still in the cache
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -282,12 +283,13 @@ def solve_unit_lower(strict: Tensor, right: Tensor, *, transposed: bool = False)
 
 
 def _parts(n: int) -> Iterator[tuple[slice, int]]:
-    """The whole blocks, and then the rest: rows, and how many blocks they are."""
-    count = n // BLOCK
-    if count:
-        yield slice(0, count * BLOCK), count
-    if n > count * BLOCK:
-        yield slice(count * BLOCK, n), 1
+    """Whole blocks, `TOGETHER` at a time, and then the rest: rows, and how many blocks they are."""
+    whole = n - n % BLOCK
+    for start in range(0, whole, TOGETHER * BLOCK):
+        stop = min(start + TOGETHER * BLOCK, whole)
+        yield slice(start, stop), (stop - start) // BLOCK
+    if whole < n:
+        yield slice(whole, n), 1
 
 
 def _blocked(t: Tensor, count: int) -> Tensor:
