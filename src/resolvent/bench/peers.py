@@ -41,10 +41,10 @@ class UnavailableError(Exception):
 class Case:
     """Something to time.
 
-    `inputs` are what gradients are asked for, none if there is no backward pass. `peer` is None for the operator itself.
-    `repeats` is how often `run` would
-    have to run to do the whole problem. `work` is what a forward must do at least, in the unit of its bound: bytes of
-    loads, or operations of matrix products. `note` says what a reader of the timing has to know.
+    `inputs` are what gradients are asked for, none if there is no backward pass. `peer` is None for the operator
+    itself. `repeats` is how often `run` would have to run to do the whole problem. `work` is what a forward must do at
+    least, in the unit of its bound: bytes of loads, or operations of matrix products. `note` says what a reader of the
+    timing has to know.
     """
 
     name: str
@@ -137,10 +137,10 @@ def _flex(problem: Problem, p: Pattern) -> Case:
     constants = tuple(t.detach() for t in tensors)
     _require_bytes(8 * n * n, "finding the blocks of its mask, n × n numbers,")
     blocks = create_block_mask(a_mask(p, n), None, None, n, n, device="cpu")
-    run = partial(torch.compile(flex_attention, dynamic=False, fullgraph=True), block_mask=blocks)
     with config.patch(cache_size_limit=256), warnings.catch_warnings():  # each length and kind of mask is compiled
         warnings.simplefilter("ignore")
         try:
+            run = partial(torch.compile(flex_attention, dynamic=False, fullgraph=True), block_mask=blocks)
             with torch.no_grad():
                 run(*constants)
         except Exception as error:  # whatever the compiler says: no peer, but no crash either

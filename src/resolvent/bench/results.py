@@ -41,7 +41,7 @@ class Part:
 class Timing:
     """One case at one length.
 
-    `peer` is None for the operator itself. `bound` says what `share` is a share of: loads out of L2, or matrix products.
+    `peer` is None for the operator itself. `bound` says what the shares are of: loads out of L2, or matrix products.
     `memory` is the peak of forward with backward beyond the inputs, in multiples of the bytes of x.
     """
 

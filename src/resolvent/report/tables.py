@@ -54,10 +54,6 @@ def speeds(report: dict[str, Any], length: dict[str, Any]) -> Table:
     shape = f"batch {report['batch']}, {report['heads']} heads of {report['head_dim']}, {report['dtype']}"
     table = Table(
         title=f"n = {length['n']:,} tokens, {shape}, {report['threads']} threads",
-        caption="\n".join(
-            f"{escape(who)}: not available, {escape(why)}." for who, why in _grouped(length["missing"], "reason")
-        ),
-        caption_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
@@ -114,7 +110,13 @@ def speed_notes(report: dict[str, Any]) -> str:
         notes.append(
             "memory: peak of forward with backward beyond the inputs, gradients included, over the bytes of x."
         )
-    return "\n".join([*notes, *(f"{who}: {note}." for who, note in _grouped(timings, "note"))])
+    notes += [f"{who}: {note}." for who, note in _grouped(timings, "note")]
+    missing = [
+        {"case": case["case"], "reason": f"not available at n = {length['n']:,}, {case['reason']}"}
+        for length in report["lengths"]
+        for case in length["missing"]
+    ]
+    return "\n".join(notes + [f"{who}: {why}." for who, why in _grouped(missing, "reason")])
 
 
 def _grouped(cases: Sequence[dict[str, Any]], key: str) -> list[tuple[str, str]]:
