@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
 from resolvent.bench.machine import Machine, measure_machine
-from resolvent.bench.measure import Seconds, gradients, peak_bytes, take_turns
+from resolvent.bench.measure import Seconds, frugal_allocator, gradients, peak_bytes, take_turns
 from resolvent.bench.peers import PEERS, PER_PATTERN, Case, Problem, UnavailableError, make_case, ours
 from resolvent.bench.results import Length, Missing, Report, growth, timing
 from resolvent.patterns import Pattern, PatternError
@@ -35,13 +36,13 @@ def bench(
     """
     sizes = sorted({require_length(size) for size in (n if isinstance(n, Sequence) else [n])})
     _check(sizes, peers, batch=batch, heads=heads, head_dim=head_dim, rounds=rounds)
+    held = _memory(sizes, batch, heads, head_dim, patterns, peers, backend) if memory else {}
     machine = measure_machine()
     lengths = []
     for size in sizes:
         problem = Problem(size, batch, heads, head_dim)
         cases, missing = _cases(problem, patterns, peers, backend)
         seconds = take_turns(cases, problem.weights, rounds, after_each)
-        held = {case.name: _memory(case, problem) if memory else None for case in cases}
         lengths.append(_length(size, cases, missing, seconds, held, peers[0], machine))
     return Report(
         batch=batch,
@@ -97,20 +98,38 @@ def _length(
     cases: list[Case],
     missing: list[Missing],
     seconds: dict[str, Seconds],
-    held: dict[str, float | None],
+    held: dict[tuple[int, str], float | None],
     yardstick: str,
     machine: Machine,
 ) -> Length:
     timings = []
     for case in cases:
         name = f"{yardstick} {case.pattern}" if yardstick in PER_PATTERN else yardstick
-        timings.append(timing(case, seconds[case.name], seconds.get(name), machine, held[case.name]))
+        timings.append(timing(case, seconds[case.name], seconds.get(name), machine, held.get((n, case.name))))
     return Length(n, timings, missing)
 
 
-def _memory(case: Case, problem: Problem) -> float | None:
-    """Peak memory of forward with backward beyond the inputs, in multiples of x."""
-    if not case.inputs:
-        return None
-    taken = peak_bytes(lambda: gradients(case, problem.weights))
-    return None if taken is None else taken / problem.x.nbytes
+def _memory(
+    sizes: list[int],
+    batch: int,
+    heads: int,
+    head_dim: int,
+    patterns: Sequence[Pattern],
+    peers: Sequence[str],
+    backend: str,
+) -> dict[tuple[int, str], float | None]:
+    """Peak memory of forward with backward beyond the inputs, in multiples of x, by length and case.
+
+    Before and apart from the timings, since the allocator is told to be frugal, which takes time.
+    """
+    held = {}
+    with frugal_allocator():
+        for n in sizes:
+            problem = Problem(n, batch, heads, head_dim)
+            cases, _ = _cases(problem, patterns, [peer for peer in peers if peer not in PER_PATTERN], backend)
+            for case in cases:
+                run = partial(gradients, case, problem.weights)
+                run()  # warms up
+                taken = peak_bytes(run)
+                held[n, case.name] = None if taken is None else taken / problem.x.nbytes
+    return held
