@@ -14,7 +14,7 @@ import torch
 from resolvent.bench import kernels
 
 _KIB, _MIB, _GIB = 2**10, 2**20, 2**30
-_L1, _L2 = 8 * _KIB, 256 * _KIB  # a quarter of common caches: whoever shares the core has room, too
+_L1, _L2 = 8 * _KIB, 256 * _KIB  # a quarter of common caches: whatever shares the core has room, too
 _REPEATS = 15
 
 
@@ -29,38 +29,44 @@ class Machine:
 
 
 def measure_machine() -> Machine:
-    """The best of several tries each, since whatever else runs can only slow them down. Takes about a second."""
+    """The best of several tries each, since whatever else runs can only slow them down. Takes about a second.
+
+    They take turns, so that a busy moment does not spoil all tries of one.
+    """
     threads = torch.get_num_threads()
     dram = max(64 * _MIB, 256 * _MIB // threads)  # more than any share of a last-level cache
-    return Machine(
-        matmul_gflops=matmul_gflops(),
-        l1_gbs=load_gbs(_L1, threads),
-        l2_gbs=load_gbs(_L2, threads),
-        dram_gbs=load_gbs(dram, threads),
-    )
+    with ThreadPoolExecutor(threads) as pool:
+        tries = {
+            "matmul_gflops": matmul_try(),
+            "l1_gbs": load_try(pool, threads, _L1),
+            "l2_gbs": load_try(pool, threads, _L2),
+            "dram_gbs": load_try(pool, threads, dram),
+        }
+        found = [{name: attempt() for name, attempt in tries.items()} for _ in range(_REPEATS)]
+    return Machine(**{name: max(speeds[name] for speeds in found) for name in tries})
 
 
-def matmul_gflops(size: int = 1024) -> float:
-    """What matrix products reach."""
+def matmul_try(size: int = 1024) -> Callable[[], float]:
+    """A measurement of GFLOP/s that matrix products reach."""
     a = torch.randn(size, size)
-    return 2 * size**3 / _quickest(lambda: a @ a) / 1e9
+    return lambda: 2 * size**3 / _seconds(lambda: a @ a) / 1e9
 
 
-def load_gbs(size: int, threads: int) -> float:
-    """GB/s that `threads` threads load together, each over and over from `size` bytes of its own."""
+def load_try(pool: ThreadPoolExecutor, threads: int, size: int) -> Callable[[], float]:
+    """A measurement of GB/s that threads load together, each over and over from `size` bytes of its own."""
     times = max(1, _GIB // 2 // size)
     jobs = [(np.ones(size // 4, dtype=np.float32), np.zeros(1, dtype=np.float32)) for _ in range(threads)]
     load: Callable[..., None] = kernels.load
     load(*jobs[0], 1)  # compiles
-    with ThreadPoolExecutor(threads) as pool:
-        seconds = _quickest(lambda: list(pool.map(lambda job: load(*job, times), jobs)))
-    return threads * times * size / seconds / 1e9
+
+    def sweep() -> None:
+        for job in [pool.submit(load, *job, times) for job in jobs]:
+            job.result()
+
+    return lambda: threads * times * size / _seconds(sweep) / 1e9
 
 
-def _quickest(run: Callable[[], Any]) -> float:
-    least = float("inf")
-    for _ in range(_REPEATS):
-        start = time.perf_counter()
-        run()
-        least = min(least, time.perf_counter() - start)
-    return least
+def _seconds(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
