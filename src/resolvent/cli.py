@@ -182,13 +182,17 @@ def bench_patterns(
 
     All cases take turns in one process, so that what else the machine does falls on all alike; medians are compared.
 
-    Peers: sdpa is torch's causal attention; flex is FlexAttention on the pattern's A alone (compiled: needs a C++
-    compiler; forward only on a CPU); paper is dense masked matrices and a triangular solve; scipy is SciPy's sparse
-    triangular solve, given ready-made coefficients (one head is timed and multiplied; forward only).
+    Peers: sdpa is torch's causal attention; flex is FlexAttention on the
+    pattern's A alone (compiled, which needs a C++ compiler; forward only on a
+    CPU); paper is dense masked matrices and a triangular solve; scipy is SciPy's
+    sparse triangular solve on ready-made coefficients (one head is timed and
+    multiplied; forward only).
 
-    Of bound: the time that loading ka, x, kb and y of every source of every token takes at the measured speed of the L2
-    cache (3 times that with backward), over the time taken; for sdpa and paper, the same for 2·n²·D operations per head
-    (paper: twice that; 3.5 times that with backward) at the measured speed of matrix products.
+    Of bound: the time that loading ka, x, kb and y of every source of every
+    token takes at the measured speed of the L2 cache (3 times that with
+    backward), over the time taken. For sdpa and paper the same with 2·n²·D
+    operations per head (paper: twice that; 3.5 times that with backward) at the
+    measured speed of matrix products.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # or torch's idle threads spin while ours work
     from resolvent.bench import bench, use_threads

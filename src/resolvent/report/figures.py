@@ -133,8 +133,9 @@ def speedups(axes: Axes, report: Mapping[str, Any], part: Literal["forward", "bo
     colours = [_A if timing["peer"] else _BOTH for timing in timings]
     bars = axes.barh([timing["case"] for timing in timings], [value or 0 for value in values], color=colours)
     words = ["not measured" if value is None else f"{value:.{1 if value >= 1 else 2}f}" for value in values]
-    axes.bar_label(bars, words, padding=4, fontsize=9, color=_INK)
-    axes.axvline(1, color=_INK, linewidth=0.8, linestyle="--")
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    axes.bar_label(bars, words, padding=4, fontsize=9, color=_INK, bbox=behind)
+    axes.axvline(1, color=_INK, linewidth=0.8, linestyle="--", zorder=0.5)
     axes.set_xlim(0, 1.15 * max([1.0, *(value for value in values if value)]))
     if not axes.yaxis_inverted():
         axes.invert_yaxis()
