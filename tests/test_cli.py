@@ -79,7 +79,7 @@ TEACHES = {
     "draw": ["a row is a token", "--png"],
     "compare": ["nine structures if none is named", "--plot", "--pages"],
     "patterns": ["picture", "--json"],
-    "bench": ["take turns in one process", "sdpa or paper", "--threads"],
+    "bench": ["take turns in one process", "sdpa, flex, paper or scipy", "repeat to see growth", "--threads"],
 }
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -160,9 +160,13 @@ def bench_patterns(
         list[str] | None,
         typer.Argument(metavar="PATTERN", help="Patterns to time; the paper's sparse recurrences if none is named."),
     ] = None,
-    n: Length = 4096,
+    n: Annotated[
+        list[int] | None,
+        typer.Option("--n", "-n", help="Sequence length in tokens, 4096 if not given; repeat to see growth."),
+    ] = None,
     against: Annotated[
-        list[str] | None, typer.Option(help="A peer: sdpa or paper; repeat for more. The first is the yardstick.")
+        list[str] | None,
+        typer.Option(help="A peer: sdpa, flex, paper or scipy; repeat for more. The first, or sdpa, is the yardstick."),
     ] = None,
     batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 1,
     heads: Heads = 12,
@@ -170,34 +174,53 @@ def bench_patterns(
     rounds: Annotated[int, typer.Option(help="How often each case is timed.")] = 7,
     threads: Annotated[int | None, typer.Option(help="Threads; torch's own choice if not given.")] = None,
     backend: Annotated[str, typer.Option(help="auto, or a backend by name.")] = "auto",
+    memory: Annotated[bool, typer.Option("--memory", help="Measure peak memory, too (Linux only).")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw times against n (several lengths) or speedups (one).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time the operator, forward and with backward, against named peers.
+    """Time the operator, forward and with backward, against named peers and against what the machine can do.
 
     All cases take turns in one process, so that what else the machine does falls on all alike; medians are compared.
+
+    Peers: sdpa is torch's causal attention; flex is FlexAttention on the
+    pattern's A alone (compiled, which needs a C++ compiler; forward only on a
+    CPU); paper is dense masked matrices and a triangular solve; scipy is SciPy's
+    sparse triangular solve on ready-made coefficients (one head is timed and
+    multiplied; forward only).
+
+    Of bound: the time that loading ka, x, kb and y of every source of every
+    token takes at the measured speed of the L2 cache (3 times that with
+    backward), over the time taken. For sdpa and paper the same with 2·n²·D
+    operations per head (paper: twice that; 3.5 times that with backward) at the
+    measured speed of matrix products.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # or torch's idle threads spin while ours work
     from resolvent.bench import bench, use_threads
-    from resolvent.report import tables
 
     use_threads(threads)
-    chosen = [pattern(spec) for spec in specs or SPARSE_STRUCTURES]
-    with progress(f"timing {len(chosen)} patterns on {n:,} tokens", rounds + 1) as advance:
+    chosen, lengths = [pattern(spec) for spec in specs or SPARSE_STRUCTURES], sorted(set(n or [4096]))
+    on = ", ".join(f"{length:,}" for length in lengths)
+    with progress(f"timing {len(chosen)} patterns on {on} tokens", (rounds + 1) * len(lengths)) as advance:
         report = bench(
             chosen,
-            n,
+            lengths,
             peers=against or ["sdpa"],
             batch=batch,
             heads=heads,
             head_dim=head_dim,
             rounds=rounds,
             backend=backend,
+            memory=memory,
             after_each=advance,
         ).to_dict()
     if as_json:
         print(json.dumps(report, indent=2))
     else:
-        Console().print(tables.speeds(report))
+        _print_speeds(report)
+    if plot is not None:
+        from resolvent.report import figures
+
+        _say_written(figures.save(figures.speed_figure(report), plot))
 
 
 @app.callback(invoke_without_command=True)
@@ -228,6 +251,17 @@ def _routing_text(profile: Profile) -> str:
         f"routing of {routing.n:,} paths: {hops:.2f} hops on average, load {loads.mean():.2f} on average and "
         f"{loads.max()} at most. It is drawn for n ≤ 64; --json lists the paths, --plot shows the loads."
     )
+
+
+def _print_speeds(report: dict[str, Any]) -> None:
+    from resolvent.report import tables
+
+    console = Console()
+    for length in report["lengths"]:
+        console.print(tables.speeds(report, length))
+    if report["growth"]:
+        console.print(tables.speed_growth(report))
+    console.print(tables.speed_notes(report), markup=False, highlight=False, style="dim")
 
 
 def _say_written(path: Path) -> None:

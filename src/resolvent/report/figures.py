@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib
 import numpy as np
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _INK, _A, _B, _BOTH = "#1b1f24", "#7fa7d9", "#d9905b", "#3d5a80"
 _LARGEST_PICTURE = 2048
 _FORMATS = (".png", ".pdf", ".svg")
+_PARTS = {"forward": "forward", "both": "forward and backward"}
 
 
 def save(figure: Figure, path: str | Path) -> Path:
@@ -72,6 +73,75 @@ def comparison_figure(profiles: Sequence[Profile]) -> Figure:
     slots_axes.set_title("growth of cache slots (memory)", fontsize=11, color=_INK)
     trade_off(trade_axes, profiles)
     return figure
+
+
+def speed_figure(report: Mapping[str, Any]) -> Figure:
+    """A bench report: times against n where there are several lengths, speedups where there is one."""
+    figure = Figure(figsize=(12, 5.2), layout="constrained")
+    shape = f"batch {report['batch']}, {report['heads']} heads of {report['head_dim']}, {report['threads']} threads"
+    several = len(report["lengths"]) > 1
+    at = "" if several else f"n = {report['lengths'][0]['n']:,}, "
+    figure.suptitle(f"{at}{shape}", fontsize=13, color=_INK, weight="bold")
+    draw: Callable[[Axes, Mapping[str, Any], Literal["forward", "both"]], None] = times if several else speedups
+    panels = figure.subplots(1, 2, sharey=True)
+    draw(panels[0], report, "forward")
+    draw(panels[1], report, "both")
+    if several:
+        panels[1].set_ylabel("")
+        named = panels[0].get_legend_handles_labels()
+        figure.legend(*named, loc="outside right center", frameon=False, fontsize=9, handlelength=3.5)
+    return figure
+
+
+def times(axes: Axes, report: Mapping[str, Any], part: Literal["forward", "both"]) -> None:
+    """Milliseconds against n, a line per case with the range of its rounds; patterns in full, peers dashed."""
+    found = [(length["n"], timing) for length in report["lengths"] for timing in length["timings"]]
+    cases = dict.fromkeys(timing["case"] for _, timing in found)
+    colours = matplotlib.colormaps["tab10" if len(cases) <= 10 else "tab20"]
+    for index, case in enumerate(cases):
+        here = [(n, timing) for n, timing in found if timing["case"] == case and timing[part]]
+        if here:
+            middle = np.array([timing[part]["ms"] for _, timing in here])
+            ranges = np.array([timing[part]["range_ms"] for _, timing in here])
+            axes.errorbar(
+                [n for n, _ in here],
+                middle,
+                np.abs(ranges - middle[:, None]).T,
+                color=colours(index),
+                linestyle="--" if here[0][1]["peer"] else "-",
+                marker="o",
+                markersize=4,
+                linewidth=1.8,
+                elinewidth=0.9,
+                capsize=2.5,
+                label=case,
+            )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    sizes = [length["n"] for length in report["lengths"]]
+    axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.minorticks_off()
+    axes.grid(alpha=0.25)
+    _label(axes, _PARTS[part], "tokens n", "milliseconds (median, range)")
+
+
+def speedups(axes: Axes, report: Mapping[str, Any], part: Literal["forward", "both"]) -> None:
+    """How many times as fast as the yardstick each case is, at one length."""
+    timings = report["lengths"][0]["timings"]
+    values = [(timing[part] or {}).get("speedup") for timing in timings]
+    colours = [_A if timing["peer"] else _BOTH for timing in timings]
+    bars = axes.barh([timing["case"] for timing in timings], [value or 0 for value in values], color=colours)
+    words = ["not measured" if value is None else f"{value:.{1 if value >= 1 else 2}f}" for value in values]
+    behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    axes.bar_label(bars, words, padding=4, fontsize=9, color=_INK, bbox=behind)
+    axes.axvline(1, color=_INK, linewidth=0.8, linestyle="--", zorder=0.5)
+    axes.set_xlim(0, 1.15 * max([1.0, *(value for value in values if value)]))
+    if not axes.yaxis_inverted():
+        axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    _label(axes, _PARTS[part], f"times as fast as {report['yardstick']}", "")
+    axes.tick_params(axis="y", labelsize=10)
 
 
 def mask(axes: Axes, p: Pattern, n: int) -> None:

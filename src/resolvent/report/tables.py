@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -48,27 +49,105 @@ def comparison(profiles: Sequence[Profile]) -> Table:
     return table
 
 
-def speeds(report: dict[str, Any]) -> Table:
-    """A bench report: milliseconds, their range, and how many times faster than the yardstick."""
+def speeds(report: dict[str, Any], length: dict[str, Any]) -> Table:
+    """A bench report at one length: milliseconds, their range, and how they compare."""
     shape = f"batch {report['batch']}, {report['heads']} heads of {report['head_dim']}, {report['dtype']}"
     table = Table(
-        title=f"n = {report['n']:,} tokens, {shape}, {report['threads']} threads",
-        caption=f"medians of {report['rounds']} interleaved rounds (least … most); "
-        f"matrix products reach {report['matmul_gflops']:.0f} GFLOP/s here",
+        title=f"n = {length['n']:,} tokens, {shape}, {report['threads']} threads",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
     table.add_column("case", style="bold", no_wrap=True)
-    for name in ("forward, ms", "×", "with backward, ms", "×"):
+    for name in ("forward,\nms", "\n×", "of\nbound", "with back-\nward, ms", "\n×", "of\nbound"):
         table.add_column(name, justify="right", no_wrap=True)
-    for timing in report["timings"]:
-        cells = []
-        for part in ("forward", "both"):
-            least, most = timing[f"{part}_range_ms"]
-            cells.append(f"{timing[f'{part}_ms']:.1f} [dim]({least:.1f} … {most:.1f})[/dim]")
-            cells.append(f"{timing[f'{part}_speedup']:.1f}")
-        table.add_row(timing["case"], *cells)
+    with_memory = any(timing["memory"] is not None for timing in length["timings"])
+    if with_memory:
+        table.add_column("memory,\n× x", justify="right", no_wrap=True)
+    for timing in length["timings"]:
+        cells = [cell for part in ("forward", "both") for cell in _part_cells(timing[part])]
+        memory = [_number(timing["memory"], "{:,.1f}")] if with_memory else []
+        table.add_row(escape(timing["case"]), *cells, *memory)
     return table
+
+
+def speed_growth(report: dict[str, Any]) -> Table:
+    """How the times of a bench report grow: per doubling between lengths, and as a power of n."""
+    table = Table(title="growth of time", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("case", style="bold", no_wrap=True)
+    for name in ("forward, × per doubling", "power", "with backward, × per doubling", "power"):
+        table.add_column(name, justify="right")
+    for case in report["growth"]:
+        cells = []
+        for trend in (case["forward"], case["both"]):
+            cells.append(" ".join(f"{factor:.2f}" for factor in trend["per_doubling"]) if trend else "–")
+            cells.append(f"n^{trend['exponent']:.2f}" if trend else "–")
+        table.add_row(escape(case["case"]), *cells)
+    return table
+
+
+def speed_notes(report: dict[str, Any]) -> str:
+    """What the numbers of a bench report mean, and the machine's bounds."""
+    machine, notes = report["machine"], []
+    timings = [timing for length in report["lengths"] for timing in length["timings"]]
+    notes.append(
+        f"ms: median of {report['rounds']} interleaved rounds, and the least…most.  "
+        f"×: times as fast as {report['yardstick']}{_own_pattern(report)}."
+    )
+    notes.append(
+        f"machine, {report['threads']} threads: matrix products {machine['matmul_gflops']:.0f} GFLOP/s; loads "
+        f"{machine['l1_gbs']:.0f} GB/s from L1, {machine['l2_gbs']:.0f} from L2, {machine['dram_gbs']:.0f} from memory."
+    )
+    notes.append(
+        "of bound, patterns: bytes that must be loaded (ka, x, kb, y of every source of every token; 3 times that with "
+        "backward) at L2's speed, over the time; more than 100% where rows stay in L1."
+    )
+    if any(timing["bound"] == "matmul" for timing in timings):
+        notes.append(
+            "of bound, sdpa and paper: 2·n²·D operations per head (paper: twice that; 3.5 times that with backward) at "
+            "the speed of matrix products, over the time."
+        )
+    if any(timing["memory"] is not None for timing in timings):
+        notes.append(
+            "memory: peak of forward with backward beyond the inputs, gradients included, over the bytes of x."
+        )
+    notes += [f"{who}: {note}." for who, note in _grouped(timings, "note")]
+    missing = [
+        {"case": case["case"], "reason": f"not available at n = {length['n']:,}, {case['reason']}"}
+        for length in report["lengths"]
+        for case in length["missing"]
+    ]
+    return "\n".join(notes + [f"{who}: {why}." for who, why in _grouped(missing, "reason")])
+
+
+def _grouped(cases: Sequence[dict[str, Any]], key: str) -> list[tuple[str, str]]:
+    """Which cases something is said of, and what, each said once."""
+    said: dict[str, dict[str, None]] = {}
+    for case in cases:
+        if case[key]:
+            said.setdefault(case[key], {})[case["case"]] = None
+    return [(", ".join(names), what) for what, names in said.items()]
+
+
+def _own_pattern(report: dict[str, Any]) -> str:
+    """Where the yardstick depends on the pattern, its cases carry the pattern's name."""
+    names = [case["case"] for length in report["lengths"] for case in length["timings"] + length["missing"]]
+    return "" if report["yardstick"] in names else " on the same pattern"
+
+
+def _part_cells(part: dict[str, Any] | None) -> tuple[str, str, str]:
+    if part is None:
+        return "–", "–", "–"
+    least, most = (_milliseconds(value) for value in part["range_ms"])
+    times = f"{_milliseconds(part['ms'])}\n[dim]{least}…{most}[/dim]"
+    return times, _number(part["speedup"], "{:.1f}"), _number(part["share"], "{:.0%}")
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value)
 
 
 def families(n: int) -> Table:

@@ -1,0 +1,7 @@
+"""Speed, memory and growth, measured against named peers and against what the machine can do."""
+
+from resolvent.bench.peers import PEERS
+from resolvent.bench.results import Report
+from resolvent.bench.run import bench, use_threads
+
+__all__ = ["PEERS", "Report", "bench", "use_threads"]

@@ -1,0 +1,121 @@
+"""Seconds and bytes: all cases take turns within one process, so that noise falls on all alike."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from resolvent.bench.peers import Case
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """One case's times, a number per round; `both` stays empty where there is no backward pass."""
+
+    forward: list[float] = field(default_factory=list)
+    both: list[float] = field(default_factory=list)
+
+
+def take_turns(
+    cases: Sequence[Case], weights: Tensor, rounds: int, after_each: Callable[[], None]
+) -> dict[str, Seconds]:
+    """Forward, and forward with backward, of every case in every round; a round before the first warms up."""
+    seconds = {case.name: Seconds() for case in cases}
+    for number in range(rounds + 1):
+        for case in cases:
+            with torch.no_grad():
+                forward = case.repeats * _seconds(case.run)
+            both = case.repeats * _seconds(partial(gradients, case, weights)) if case.inputs else None
+            if number:
+                seconds[case.name].forward.append(forward)
+                if both is not None:
+                    seconds[case.name].both.append(both)
+        after_each()
+    return seconds
+
+
+def gradients(case: Case, weights: Tensor) -> tuple[Tensor, ...]:
+    """Forward and backward."""
+    return torch.autograd.grad(case.run(), case.inputs, weights, allow_unused=True)
+
+
+@contextmanager
+def frugal_allocator() -> Iterator[None]:
+    """Within, whatever is freed goes back to the system at once, so that memory held is memory in use.
+
+    Otherwise glibc keeps freed blocks of up to 32 MiB and may be unable to fill the holes, which counts them twice.
+    Best done before anything large was freed. What it is set to afterwards is where its own rule ends up, too; keeping
+    is faster.
+    """
+    _tune_allocator(keep=0)
+    try:
+        yield
+    finally:
+        _tune_allocator(keep=32 * 2**20)
+
+
+def peak_bytes(run: Callable[[], object]) -> int | None:
+    """The most bytes of memory that a call holds beyond what was held before; None where it cannot be known.
+
+    Linux counts the pages a process holds, remembers the most there ever were, and forgets that when told to. Pages
+    that the allocator keeps from earlier calls are given back first, or the call would use them for nothing. The
+    caller warms up, so that compiling does not count, and uses `frugal_allocator`.
+    """
+    gc.collect()
+    if not _give_back_free_pages() or not _forget_peak():
+        return None
+    before = _resident("VmRSS")
+    run()
+    peak = _resident("VmHWM")
+    return None if before is None or peak is None else max(0, peak - before)
+
+
+def _tune_allocator(keep: int) -> None:
+    """Have glibc keep freed blocks up to this size, and twice that in all; nothing happens elsewhere."""
+    with suppress(AttributeError, OSError, TypeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_MMAP_THRESHOLD, max(keep, 2**16))
+        libc.mallopt(_TRIM_THRESHOLD, 2 * keep)
+
+
+def _give_back_free_pages() -> bool:
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):  # not glibc
+        return False
+    return True
+
+
+def _forget_peak() -> bool:
+    try:
+        _CLEAR.write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def _resident(name: str) -> int | None:
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    kib = [line.split()[1] for line in lines if line.startswith(f"{name}:")]
+    return 1024 * int(kib[0]) if kib else None
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start

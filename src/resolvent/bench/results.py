@@ -1,0 +1,163 @@
+"""What a benchmark found, as plain values: `Report.to_dict()` is what `resolvent bench --json` prints.
+
+Null (None) is what was not measured, or does not apply.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from resolvent.bench.machine import Machine
+from resolvent.bench.measure import Seconds
+from resolvent.bench.peers import Bound, Case
+
+# Backward against forward: a backward sweep loads what the forward did, to recompute the weights, and reads and adds to
+# as many gradients; five products of matrices against the forward's two.
+_LOADS, _FLOPS = 3.0, 3.5
+
+
+@dataclass(frozen=True)
+class Part:
+    """Forward, or forward with backward.
+
+    `ms` is the median over the rounds, `range_ms` the least and the most. `speedup` is the yardstick's median over this
+    one. `share` is the time that the bound would take over the time it took.
+    """
+
+    ms: float
+    range_ms: tuple[float, float]
+    speedup: float | None
+    share: float | None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One case at one length.
+
+    `peer` is None for the operator itself. `bound` says what the shares are of: loads out of L2, or matrix products.
+    `memory` is the peak of forward with backward beyond the inputs, in multiples of the bytes of x.
+    """
+
+    case: str
+    peer: str | None
+    forward: Part
+    both: Part | None
+    bound: Bound | None
+    memory: float | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A case that could not run, and why."""
+
+    case: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Length:
+    """Everything at one n."""
+
+    n: int
+    timings: list[Timing]
+    missing: list[Missing]
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Time against n: the factor per doubling between neighbouring lengths, and the exponent e of the best c·n^e."""
+
+    n: list[int]
+    per_doubling: list[float]
+    exponent: float
+
+
+@dataclass(frozen=True)
+class Growth:
+    """How one case's time grows; there are at least two lengths."""
+
+    case: str
+    forward: Trend
+    both: Trend | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was measured, and on what. `threads` are torch's and ours; `yardstick` is the first peer."""
+
+    batch: int
+    heads: int
+    head_dim: int
+    dtype: str
+    backend: str
+    threads: int
+    rounds: int
+    torch_version: str
+    yardstick: str
+    machine: Machine
+    lengths: list[Length]
+    growth: list[Growth]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def timing(case: Case, own: Seconds, yardstick: Seconds | None, machine: Machine, memory: float | None) -> Timing:
+    """A case's times against its yardstick and its bound."""
+    least = _least_seconds(case, machine)
+    both_factor = _LOADS if case.bound == "loads" else _FLOPS
+    reference = yardstick or Seconds()
+    return Timing(
+        case=case.name,
+        peer=case.peer,
+        forward=_part(own.forward, reference.forward, least),
+        both=_part(own.both, reference.both, both_factor * least) if own.both else None,
+        bound=case.bound if least else None,
+        memory=memory,
+        note=case.note,
+    )
+
+
+def _least_seconds(case: Case, machine: Machine) -> float:
+    """How long the forward's work takes at full speed; 0 if no bound is known."""
+    speed = {"loads": machine.l2_gbs, "matmul": machine.matmul_gflops}
+    return case.work / (speed[case.bound] * 1e9) if case.bound else 0.0
+
+
+def _part(times: list[float], yardstick: list[float], least: float) -> Part:
+    middle = statistics.median(times)
+    return Part(
+        ms=1e3 * middle,
+        range_ms=(1e3 * min(times), 1e3 * max(times)),
+        speedup=statistics.median(yardstick) / middle if yardstick else None,
+        share=least / middle if least else None,
+    )
+
+
+def growth(lengths: Sequence[Length]) -> list[Growth]:
+    """For every case that ran at two lengths or more."""
+    cases = dict.fromkeys(timing.case for length in lengths for timing in length.timings)
+    found = []
+    for case in cases:
+        at = [(length.n, timing) for length in lengths for timing in length.timings if timing.case == case]
+        if len(at) > 1:
+            both = [(n, timing.both.ms) for n, timing in at if timing.both]
+            forward = trend([(n, timing.forward.ms) for n, timing in at])
+            found.append(Growth(case, forward, trend(both) if len(both) > 1 else None))
+    return found
+
+
+def trend(points: Sequence[tuple[int, float]]) -> Trend:
+    """The growth of times given as (n, ms), n increasing."""
+    factors = [(later / time) ** (1 / math.log2(m / n)) for (n, time), (m, later) in pairwise(points)]
+    sizes, times = np.log(np.array(points, dtype=float)).T
+    exponent = float(np.polyfit(sizes, times, 1)[0])
+    return Trend([n for n, _ in points], factors, exponent)
