@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from resolvent.ops.rows import held
 from resolvent.patterns import Pattern, pattern
 from resolvent.patterns.strides import Integers
 from resolvent.patterns.translation_invariant import TranslationInvariant
+
+Normalise = Literal["gate", "whole"]
 
 _FOR_EVER = 1 << 62
 
@@ -34,6 +36,7 @@ class DecodeCache:
     tokens: int | None = None
     dtype: torch.dtype = torch.float32
     device: torch.device | str = "cpu"
+    normalise: Normalise = "gate"
     parts: dict[str, Tensor] = field(init=False, repr=False)
     positions: Integers = field(init=False)
     expiry: Integers = field(init=False, repr=False)
@@ -45,10 +48,13 @@ class DecodeCache:
             raise ValueError(f"expected a cache for at least one token, got tokens={self.tokens}.")
         self.room = 64 if self.tokens is None else self.tokens
         slots = self.pattern.slots(self.room)
+        shape = (self.batch, self.heads, slots)
         self.parts = {
-            name: torch.zeros(self.batch, self.heads, slots, width, dtype=self.dtype, device=self.device)
+            name: torch.zeros(*shape, width, dtype=self.dtype, device=self.device)
             for name, width in self._widths().items()
         }
+        if self.normalise == "whole" and self.pattern.recurrent:  # l of `whole.py`, which grows with the sequence
+            self.parts["logs"] = torch.zeros(*shape, 1, dtype=torch.float64, device=self.device)
         self.positions = np.zeros(self.batch, dtype=np.int64)
         self.expiry = np.full((self.batch, slots), -1, dtype=np.int64)
 
@@ -69,7 +75,7 @@ class DecodeCache:
 
     def clone(self) -> Self:
         """A cache of its own, from which another continuation can go on."""
-        copy = type(self)(self.pattern, self.batch, self.heads, self.dim, self.key_dim, 1, self.dtype, self.device)
+        copy = type(self)(self.pattern, self.batch, self.heads, self.dim, self.key_dim, 1, self.dtype, self.device, self.normalise)
         copy.tokens, copy.room = self.tokens, self.room
         copy.parts = {name: part.clone() for name, part in self.parts.items()}
         copy.positions, copy.expiry = self.positions.copy(), self.expiry.copy()

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -67,10 +68,34 @@ def mix(
     where: Rows, scale: float, y_known: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """`reference.mix`, fused. float32 and float64 as they are; half precision is computed in float32."""
+    parts = _parts(x, where)
+    if parts > 1:
+        return _in_parts(parts, x, (qa, ka, qb, kb, gate), where, scale, y_known)
     working = working_dtype(x)
     known = x.new_zeros((*x.shape[:2], where.known, x.shape[-1])) if y_known is None else y_known
     y, _ = _Mix.apply(*(t.to(working) for t in (x, qa, ka, qb, kb, gate, known)), where, scale)  # type: ignore[no-untyped-call]
     return y[:, :, where.known :].to(x.dtype)  # type: ignore[no-any-return]
+
+
+def _parts(x: Tensor, where: Rows) -> int:
+    """In how many parts to divide the rows of x, so that no thread is idle where sequences × heads are few."""
+    jobs = x.shape[0] * x.shape[1] * (len(where.cuts) - 1)
+    return max(gcd(torch.get_num_threads() // max(jobs, 1), x.shape[-1] // UNIT), 1) if x.shape[-1] % UNIT == 0 else 1
+
+
+def _in_parts(
+    parts: int, x: Tensor, rest: tuple[Tensor, ...], where: Rows, scale: float, y_known: Tensor | None
+) -> Tensor:
+    """Parts of a head's channels as heads of their own, with the same weights: exact, gradients included, since these are
+    sums over channels. Only the scores are computed in every part.
+    """
+
+    def divide(t: Tensor) -> Tensor:
+        return t.unflatten(-1, (parts, -1)).movedim(-2, 2).flatten(1, 2)
+
+    shared = [t[:, :, None].expand(*t.shape[:2], parts, *t.shape[2:]).flatten(1, 2) for t in rest]
+    y = mix(divide(x), *shared, where, scale, None if y_known is None else divide(y_known))  # type: ignore[arg-type,misc]
+    return y.unflatten(1, (-1, parts)).movedim(2, -2).flatten(-2)
 
 
 def step(

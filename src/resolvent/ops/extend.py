@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from resolvent.ops import whole
 from resolvent.ops.cache import DecodeCache
 from resolvent.ops.rows import rows
 from resolvent.patterns.strides import Integers
@@ -61,12 +62,16 @@ def _at_once(
     for name, new in news.items():  # what a pattern does not keep it does not read
         front = known.get(name, new.new_zeros((*new.shape[:2], where.known, new.shape[-1])))
         news[name] = torch.cat([front, new], 2) if where.known else new
-    y: Tensor = backend.mix(
-        news["values"], qa, news["keys_a"], qb, news["keys_b"], gate, where, scale, known.get("outputs")
-    )
+    given = (news["values"], qa, news["keys_a"], qb, news["keys_b"], gate, where, scale)
+    rest = {"values": x, "keys_a": ka, "keys_b": kb}
+    if cache.normalise == "whole":
+        y, logs = whole.mix(*given, backend, known["outputs"], known["logs"][..., 0])
+        rest |= {"outputs": y, "logs": logs[..., None]}
+    else:
+        y = backend.mix(*given, known.get("outputs"))
+        rest |= {"outputs": y}
     into, stay = (_index(found, x) for found in cache.advance(group, x.shape[-2]))
     write = torch.Tensor.index_copy_ if in_place else torch.Tensor.index_copy
-    rest = {"values": x, "outputs": y, "keys_a": ka, "keys_b": kb}
     kept = {name: write(part, 2, into, rest[name].index_select(2, stay)) for name, part in parts.items()}
     return y, kept
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from resolvent.ops import compiled, cpu, dense, portable, reference
-from resolvent.ops.cache import DecodeCache
+from resolvent.ops import compiled, cpu, dense, portable, reference, whole
+from resolvent.ops.cache import DecodeCache, Normalise
 from resolvent.ops.extend import advance
 from resolvent.ops.rows import rows
 from resolvent.patterns import Pattern, pattern
@@ -73,6 +73,7 @@ def mix(
     p: Pattern | str,
     *,
     scale: float | None = None,
+    normalise: Normalise = "gate",
     tied: Tensor | float | None = None,
     cu_seqlens: Integers | None = None,
     start: Integers | None = None,
@@ -85,21 +86,26 @@ def mix(
     What the pattern does not use may be None: qb, kb and gate without feedback (attention, local), qa and ka where A is
     diagonal.
 
+    normalise: "gate" as above; "whole" runs the softmax over the whole of T: direct scores compete with what feedback
+    brings, weighed by g softmax(qb·kb) (docs/theory.md). Coefficients are then written out, n × W.
     tied: δ, a number or one per head, ties the two matrices: A = δ B + D' with rows of A + B that sum to one. Half the
     work, and qa, ka are not used (docs/theory.md).
     cu_seqlens: 0, ends of the sequences packed along N; none reads another, and each has its own lattice.
     start: (B,) where each sequence begins, after padding on the left; outputs before it are zero.
     """
     kind = _kind(p, tied is not None)
-    inputs, scale = _prepare(x, qa, ka, qb, kb, gate, kind, scale)
+    whole_t = _is_whole(normalise, kind, tied)
+    inputs, scale = _prepare(x, qa, ka, qb, kb, gate, kind, scale, scored=kind.direct or whole_t)
     n = x.shape[-2]
     if cu_seqlens is not None and start is not None:
         raise ValueError("expected cu_seqlens (packed) or start (padded on the left), got both.")
     cuts = (0, n) if cu_seqlens is None else _cuts(cu_seqlens, n)
-    name = _choose(backend, x.device.type, kind.dense).backend
+    name = _choose(backend, x.device.type, kind.dense and not whole_t).backend
     _check_backend(name, x.device, kind)
     moved = inputs if start is None else _to_the_front(inputs, begin := _starts(start, x))
-    if torch.compiler.is_compiling():
+    if whole_t:
+        y, _ = whole.mix(*moved, rows(_pattern(p, False), cuts), scale, BACKENDS[name])
+    elif torch.compiler.is_compiling():
         y = compiled.mix(*moved, kind.spelling, list(cuts), scale, name)
     else:
         y = BACKENDS[name].mix(*moved, rows(_pattern(p, tied is not None), cuts), scale)
@@ -117,6 +123,7 @@ def extend(
     cache: DecodeCache,
     *,
     scale: float | None = None,
+    normalise: Normalise = "gate",
     tied: Tensor | float | None = None,
     start: Integers | None = None,
     backend: str = "auto",
@@ -128,15 +135,26 @@ def extend(
     a state to come back to. `start` skips padding on the left, and sequences may stand at different positions.
     """
     kind = _kind(p, tied is not None)
-    inputs, scale = _prepare(x, qa, ka, qb, kb, gate, kind, scale)
+    whole_t = _is_whole(normalise, kind, tied)
+    inputs, scale = _prepare(x, qa, ka, qb, kb, gate, kind, scale, scored=kind.direct or whole_t)
     x, key_dim = inputs[0], inputs[1].shape[-1]
-    _check_cache(cache, x, key_dim, kind)
+    _check_cache(cache, x, key_dim, kind, normalise)
     starts = [0] * x.shape[0] if start is None else _starts(start, x).tolist()
-    name = _choose(backend, x.device.type, kind.dense).backend
+    name = _choose(backend, x.device.type, kind.dense and not whole_t).backend
     _check_backend(name, x.device, kind)
     fast = name in ("cpu", "dense") and x.device.type == "cpu" and cpu.can_step(x, key_dim, cache.parts)
-    y = advance(inputs, cache, starts, scale, BACKENDS[name], cpu.step if fast else portable.step)
+    step = whole.step if whole_t else cpu.step if fast else portable.step
+    y = advance(inputs, cache, starts, scale, BACKENDS[name], step)
     return _untie(y, x, tied)
+
+
+def _is_whole(normalise: str, kind: Kind, tied: object) -> bool:
+    """Without feedback the two normalisations are one."""
+    if normalise not in ("gate", "whole"):
+        raise ValueError(f"expected normalise 'gate' or 'whole', got {normalise!r}.")
+    if normalise == "whole" and tied is not None:
+        raise ValueError("tied matrices are normalised by the gate: expected normalise='gate', got 'whole'.")
+    return normalise == "whole" and kind.recurrent
 
 
 class Kind(NamedTuple):
@@ -163,14 +181,14 @@ def _pattern(p: Pattern | str, tied: bool) -> Pattern:
 
 def _prepare(
     x: Tensor, qa: Tensor | None, ka: Tensor | None, qb: Tensor | None, kb: Tensor | None,
-    gate: Tensor | float | None, kind: Kind, scale: float | None,
+    gate: Tensor | float | None, kind: Kind, scale: float | None, scored: bool,
 ) -> tuple[Inputs, float]:  # fmt: skip
     """Every tensor there, checked, of one dtype; what the pattern does not use is replaced by something it ignores."""
     _check_rank("x", x, "(B, H, N, D)")
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, qa, ka, qb, kb = (None if t is None else t.to(dtype) for t in (x, qa, ka, qb, kb))  # type: ignore[assignment]
-    sides = ({"qa": qa, "ka": ka} if kind.direct else {}) | ({"qb": qb, "kb": kb} if kind.recurrent else {})
+    sides = ({"qa": qa, "ka": ka} if scored else {}) | ({"qb": qb, "kb": kb} if kind.recurrent else {})
     missing = [name for name, t in sides.items() if t is None]
     if kind.recurrent and gate is None:
         missing.append("gate")
@@ -276,13 +294,17 @@ def _check_backend(name: str, device: torch.device, kind: Kind) -> None:
         dense.require(pattern(kind.spelling))
 
 
-def _check_cache(cache: DecodeCache, x: Tensor, key_dim: int, kind: Kind) -> None:
+def _check_cache(cache: DecodeCache, x: Tensor, key_dim: int, kind: Kind, normalise: str) -> None:
     if str(cache.pattern) != kind.spelling:
         raise ValueError(f"expected a cache of {kind.spelling}, got one of {cache.pattern}.")
     have, want = (cache.batch, cache.heads, cache.dim, cache.key_dim), (*x.shape[:2], x.shape[-1], key_dim)
     if have != want:
         raise ValueError(f"expected a cache for B, H, D, D' = {want}, got one for {have}.")
+    if cache.normalise != normalise:
+        raise ValueError(f"expected a cache with normalise={normalise!r}, got one with {cache.normalise!r}.")
     for name, part in cache.parts.items():
+        if name == "logs":
+            continue
         if part.dtype != x.dtype or part.device != x.device:
             raise TypeError(f"expected the cache's {name} as {x.dtype} on {x.device}, got {part.dtype} on {part.device}.")
 

@@ -29,14 +29,14 @@ def mix(
     qa, ka, qb, kb, gate = (t.to(working) for t in (qa, ka, qb, kb, gate))
     own = (qa * ka[..., where.known :, :]).sum(-1, keepdim=True)
     if where.pattern.direct == "all":
-        alpha = _softmax(torch.cat([own, _dots(qa, ka, p)], dim=-1) * scale, p.direct)
+        alpha = softmax(torch.cat([own, dots(qa, ka, p)], dim=-1) * scale, p.direct)
     else:
         alpha = (own * scale).softmax(-1)
     beta = None
     if where.pattern.recurrent:
         g = torch.where(p.feeds, gate, 0)[..., None]  # with nothing to feed back, all weight stays with A
         alpha = (1 - g) * alpha
-        beta = g * _softmax(_dots(qb, kb, p) * scale, p.valid)
+        beta = g * softmax(dots(qb, kb, p) * scale, p.valid)
     return _solve(x.to(working), alpha, beta, p, y_known).to(x.dtype)
 
 
@@ -86,10 +86,10 @@ def _solve(x: Tensor, alpha: Tensor, beta: Tensor | None, p: Plan, y_known: Tens
         return u
     if y_known is not None and p.known:
         u = u + _blend(beta, pad(y_known.to(u.dtype), (0, 0, 0, p.new)), p)
-    return _resolve(u, beta, p) if p.new > 1 else u  # a single new row waits for no other
+    return resolve(u, beta, p) if p.new > 1 else u  # a single new row waits for no other
 
 
-def _softmax(scores: Tensor, valid: Tensor) -> Tensor:
+def softmax(scores: Tensor, valid: Tensor) -> Tensor:
     """Over the valid entries of each row, zero elsewhere; a row without any has no NaN to pass back."""
     weights = scores.masked_fill(~valid & valid.any(-1, keepdim=True), -torch.inf).softmax(-1)
     return torch.where(valid, weights, 0)
@@ -134,12 +134,16 @@ def _form(missing: int, first: Tensor, second: Tensor, p: Plan) -> Tensor:
     return result
 
 
-def _dots(q: Tensor, k: Tensor, p: Plan) -> Tensor:
+def dots(q: Tensor, k: Tensor, p: Plan) -> Tensor:
     return _form(0, q, k, p)
 
 
 def _blend(w: Tensor, k: Tensor, p: Plan) -> Tensor:
     return _form(1, w, k, p)
+
+
+def spread(w: Tensor, q: Tensor, p: Plan) -> Tensor:
+    return _form(2, w, q, p)
 
 
 def _sparse_form(missing: int, first: Tensor, second: Tensor, p: Plan) -> Tensor:
@@ -220,19 +224,19 @@ class _Resolve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         beta, y = ctx.saved_tensors
-        grad_u = _resolve(grad, beta, ctx.plan, not ctx.transposed)
+        grad_u = resolve(grad, beta, ctx.plan, not ctx.transposed)
         if not ctx.needs_input_grad[1]:
             return grad_u, None, None, None
         reader, source = (y, grad_u) if ctx.transposed else (grad_u, y)
-        return grad_u, _dots(reader, pad(source, (0, 0, ctx.plan.known, 0)), ctx.plan), None, None
+        return grad_u, dots(reader, pad(source, (0, 0, ctx.plan.known, 0)), ctx.plan), None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, u: Tensor, beta: Tensor, p: Plan, transposed: bool) -> tuple[Tensor, int]:
         u, beta = _in_front(info.batch_size, in_dims[:2], [u, beta])
-        return _resolve(u, beta, p, transposed), 0
+        return resolve(u, beta, p, transposed), 0
 
 
-def _resolve(u: Tensor, beta: Tensor, p: Plan, transposed: bool = False) -> Tensor:
+def resolve(u: Tensor, beta: Tensor, p: Plan, transposed: bool = False) -> Tensor:
     result: Tensor = _Resolve.apply(u, beta, p, transposed)  # type: ignore[no-untyped-call]
     return result
 
