@@ -67,7 +67,7 @@ class DecodeCache:
 
     @property
     def slots(self) -> int:
-        return self.expiry.shape[1]
+        return int(self.expiry.shape[1])
 
     @property
     def nbytes(self) -> int:
@@ -75,7 +75,9 @@ class DecodeCache:
 
     def clone(self) -> Self:
         """A cache of its own, from which another continuation can go on."""
-        copy = type(self)(self.pattern, self.batch, self.heads, self.dim, self.key_dim, 1, self.dtype, self.device, self.normalise)
+        copy = type(self)(
+            self.pattern, self.batch, self.heads, self.dim, self.key_dim, 1, self.dtype, self.device, self.normalise
+        )
         copy.tokens, copy.room = self.tokens, self.room
         copy.parts = {name: part.clone() for name, part in self.parts.items()}
         copy.positions, copy.expiry = self.positions.copy(), self.expiry.copy()

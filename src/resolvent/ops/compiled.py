@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ops import cpu, dense, portable, reference
+from resolvent.ops.cpu_forward import STATS
 from resolvent.ops.rows import Rows, rows
 from resolvent.patterns import pattern
 
@@ -60,7 +61,7 @@ def _differentiate(
 @_mix.register_fake
 def _(*arguments: Any) -> tuple[Tensor, Tensor]:
     x, gate, backend = arguments[0], arguments[5], arguments[9]
-    stats = gate.new_empty((*gate.shape, cpu.STATS), dtype=cpu.working_dtype(x)) if backend == "cpu" else _no_stats(gate)
+    stats = gate.new_empty((*gate.shape, STATS), dtype=cpu.working_dtype(x)) if backend == "cpu" else _no_stats(gate)
     return torch.empty_like(x, memory_format=torch.contiguous_format), stats
 
 

@@ -22,7 +22,7 @@ from resolvent.ops.cpu_decode import decode
 from resolvent.ops.cpu_forward import STATS, forward
 from resolvent.ops.memory import empty_like
 from resolvent.ops.rows import Rows, Table
-from resolvent.ops.vectors import UNIT, span
+from resolvent.ops.vectors import UNIT
 from resolvent.patterns import Pattern
 from resolvent.patterns.strides import Integers
 
@@ -47,7 +47,7 @@ def plan(where: Rows) -> Plan:
     found = where.__dict__.get("_cpu_plan")
     if found is None:
         found = where.__dict__["_cpu_plan"] = _plan(where)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _plan(where: Rows) -> Plan:
@@ -86,16 +86,16 @@ def _parts(x: Tensor, where: Rows) -> int:
 def _in_parts(
     parts: int, x: Tensor, rest: tuple[Tensor, ...], where: Rows, scale: float, y_known: Tensor | None
 ) -> Tensor:
-    """Parts of a head's channels as heads of their own, with the same weights: exact, gradients included, since these are
-    sums over channels. Only the scores are computed in every part.
+    """Parts of a head's channels as heads of their own, with the same weights: exact, gradients included, since these
+    are sums over channels. Only the scores are computed in every part.
     """
 
     def divide(t: Tensor) -> Tensor:
-        return t.unflatten(-1, (parts, -1)).movedim(-2, 2).flatten(1, 2)
+        return t.reshape(*t.shape[:3], parts, -1).movedim(-2, 2).flatten(1, 2)
 
-    shared = [t[:, :, None].expand(*t.shape[:2], parts, *t.shape[2:]).flatten(1, 2) for t in rest]
-    y = mix(divide(x), *shared, where, scale, None if y_known is None else divide(y_known))  # type: ignore[arg-type,misc]
-    return y.unflatten(1, (-1, parts)).movedim(2, -2).flatten(-2)
+    qa, ka, qb, kb, gate = (t[:, :, None].expand(*t.shape[:2], parts, *t.shape[2:]).flatten(1, 2) for t in rest)
+    y = mix(divide(x), qa, ka, qb, kb, gate, where, scale, None if y_known is None else divide(y_known))
+    return y.reshape(*x.shape[:2], parts, *y.shape[2:]).movedim(2, -2).flatten(-2)
 
 
 def step(
@@ -109,7 +109,7 @@ def step(
     slots = next((part.shape[2] for part in parts.values()), 0)
     arrays = [t.view(-1).numpy() for t in (x, qa, ka, qb, kb, gate, *kept, y)]
     d, dk = x.shape[-1], qa.shape[-1]
-    settings = [reads, write, slots, d, dk, span(_lanes(d, x)), span(_lanes(dk, x)), _scalar(x, scale)]
+    settings = [reads, write, slots, d, dk, _span(d, x), _span(dk, x), _scalar(x, scale)]
     settings += [pattern.direct == "all", pattern.recurrent, "keys_b" in parts]
     heads, room = x.shape[0] * x.shape[1], -(-(len(reads) + 1) // UNIT) * UNIT + UNIT
 
@@ -171,19 +171,16 @@ def _differentiably(
     """The gradient by the torch backend, which can be differentiated any number of times."""
     known = where.known
 
-    def run(*tensors: Tensor) -> Tensor:
-        *given, y_before = tensors
-        return portable.mix(*given, where, scale, y_before if known else None)  # type: ignore[arg-type]
+    def run(x: Tensor, qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor, y_before: Tensor) -> Tensor:
+        return portable.mix(x, qa, ka, qb, kb, gate, where, scale, y_before if known else None)
 
-    _, pull = torch.func.vjp(run, *inputs, y_known)
+    pull = torch.func.vjp(run, *inputs, y_known)[1]
     *gradients, grad_known = pull(grad_y[:, :, known:, : y_known.shape[-1]])
     return *gradients, grad_known + grad_y[:, :, :known, : y_known.shape[-1]]
 
 
-def sweep(
-    inputs: Sequence[Tensor], where: Rows, scale: float, y_known: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """y of all rows, those known first, and what the way back needs; float32 or float64."""
+def sweep(inputs: Sequence[Tensor], where: Rows, scale: float, y_known: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Outputs of all rows, those known first, and what the way back needs; float32 or float64."""
     *vectors, gate = (t.detach() for t in inputs)
     d = vectors[0].shape[-1]
     padded = [_whole_units(t) for t in vectors]
@@ -255,16 +252,14 @@ class _Solve(torch.autograd.Function):
         return *gradients, du[:, :, : ctx.where.known], None
 
 
-def _solve_differentiably(
-    grad_y: Tensor, inputs: Sequence[Tensor], y_known: Tensor, where: Rows
-) -> tuple[Tensor, ...]:
+def _solve_differentiably(grad_y: Tensor, inputs: Sequence[Tensor], y_known: Tensor, where: Rows) -> tuple[Tensor, ...]:
     known = where.known
 
     def run(x: Tensor, alpha: Tensor, beta: Tensor, y_before: Tensor) -> Tensor:
         feedback = beta if where.pattern.recurrent else None
         return portable.solve(x, alpha, feedback, where, y_before if known else None)
 
-    _, pull = torch.func.vjp(run, *inputs, y_known)
+    pull = torch.func.vjp(run, *inputs, y_known)[1]
     *gradients, grad_known = pull(grad_y[:, :, known:])
     return *gradients, grad_known + grad_y[:, :, :known]
 
@@ -293,7 +288,14 @@ class _Run:
         p, where = self.plan, self.where
         arrays = [t.reshape(-1).numpy() for t in tensors]
         shape = [p.offsets, p.table, p.widths, *((p.within, p.last_reader) if kernel is backward else ()), p.cuts]
-        shape += [where.known, p.most, self.d, self.dk, span(_lanes(self.d, self.like)), span(_lanes(self.dk, self.like))]
+        shape += [
+            where.known,
+            p.most,
+            self.d,
+            self.dk,
+            _span(self.d, self.like),
+            _span(self.dk, self.like),
+        ]
         shape += [self.scale, where.pattern.direct == "all", where.pattern.recurrent, self.block, self.group]
         in_threads(lambda first, last: kernel(*arrays, *shape, *scratch(), first, last), self.heads, where.cuts)
 
@@ -354,6 +356,11 @@ def _lanes(d: int, like: Tensor) -> int:
     """Elements handled at once: four registers of AVX-512 at most, and a divisor of d."""
     most = 256 // like.element_size()
     return next(lanes for lanes in (64, 32, 16) if lanes <= most and d % lanes == 0)
+
+
+def _span(d: int, like: Tensor) -> tuple[int, ...]:
+    """See `vectors.py`."""
+    return (0,) * (_lanes(d, like) // UNIT)
 
 
 def _whole_units(t: Tensor) -> Tensor:

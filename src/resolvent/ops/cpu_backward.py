@@ -6,7 +6,7 @@ With U = A x and dU = (I - B)^-T dY, o = A~ x and m = B~ y:
     dscoreA_ij = α_ij (<dU_i, x_j> - <dU_i, o_i>),   dX_j += α_ij dU_i
     dscoreB_ij = β_ij (<dU_i, y_j> - <dU_i, m_i>),   dU_j += β_ij dU_i
 
-and <dU_i, o_i> = Σ_j A~_ij <dU_i, x_j>, so neither o nor m is needed. Weights are recomputed from the forward's `stats`.
+and <dU_i, o_i> = Σ_j A~_ij <dU_i, x_j>, so neither o nor m is needed. Weights are recomputed by the forward's `stats`.
 
 Adding to rows in memory again and again is slow: every store holds up loads from rows a multiple of 4 KiB away. So what
 j receives from its readers is gathered, with the sums in registers. In translation-invariant patterns the readers of j
@@ -26,7 +26,7 @@ from resolvent.ops.vectors import UNIT, dot, exp_less, fma, less, load, prefetch
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
 def _again(weights, at, count, top, factor):
-    """softmax from the scores and what the forward kept of it."""
+    """The softmax from the scores and what the forward kept of it."""
     for c in range(0, count, UNIT):
         p = np.uint64(at + c)
         store(weights, p, times(factor, exp_less(load(weights, p, (0,)), top)))
@@ -58,8 +58,10 @@ def _copy(source, source_at, target, target_at, d, size):
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
-def _receive(kept, pitch, values, values_at, target, target_at, offsets, within, b0, b1, first, end, fresh, d, size, group):
-    """target_j (+)= Σ kept[c, i] · values_i over the readers i = j + offsets[c] with first ≤ i < end, j from b0 to b1."""
+def _receive(
+    kept, pitch, values, values_at, target, target_at, offsets, within, b0, b1, first, end, fresh, d, size, group
+):
+    """target_j (+)= Σ kept[c, i] · values_i over the readers i = j + offsets[c], first ≤ i < end; j from b0 to b1."""
     for c0 in range(0, max(within[end - 1 - b0], 1), group):
         for j in range(b0, b1):
             low = max(c0, within[first - 1 - j] if j < first else 0)
@@ -105,7 +107,7 @@ def _receive_far(kept_a, kept_b, pitch, du, dx, x_at, offsets, within, b0, b1, e
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
 def _pass_on(weights, pitch, column, values, values_at, target, target_at, j, b0, low, high, fresh, d, size):
-    """target_j (+)= Σ weights[i - b0, column] · values_i over the run of readers low ≤ i < high in the block from b0."""
+    """target_j (+)= Σ weights[i - b0, column] · values_i over the run of readers low ≤ i < high of a block from b0."""
     for e in range(0, d, len(size) * UNIT):
         o = np.uint64((target_at + j) * d + e)
         sums = splat(values.dtype.type(0), size) if fresh else load(target, o, size)
@@ -126,7 +128,9 @@ def _add_self(weights, values, values_at, target, target_at, b0, rows, d, size):
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
-def _query(weights, pitch, own, keys, keys_at, target, target_at, offsets, table, widths, known, b0, rows, d, size, group):
+def _query(
+    weights, pitch, own, keys, keys_at, target, target_at, offsets, table, widths, known, b0, rows, d, size, group
+):
     """target_i = own[r] · keys_i + Σ weights[r, c] · keys_j over the sources of row i."""
     width = 1
     for r in range(rows):
@@ -297,7 +301,9 @@ def backward(
                         if scored_b:
                             kept_slope_b[o] = slope_b[p]
                 if direct:  # and dX from the block's own rows
-                    _receive(kept_a, kept_pitch, du, 0, dx, x_at, offsets, within, b0, b1, b0, b1, False, d, size, group)
+                    _receive(
+                        kept_a, kept_pitch, du, 0, dx, x_at, offsets, within, b0, b1, b0, b1, False, d, size, group
+                    )
                 _receive_keys(qa, qb, dka, dkb, kept_slope_a, kept_slope_b, kept_pitch, q_at, x_at, offsets, within,
                               b0, b1, known, end, dk, size_k, group, direct, scored_b)  # fmt: skip
             if not direct:

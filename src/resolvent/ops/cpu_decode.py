@@ -23,7 +23,7 @@ def decode(
     x, qa, ka, qb, kb, gate, values, keys_a, outputs, keys_b, y,
     reads, write, slots, d, dk, size, size_k, scale, direct, recurrent, scored, weights, stats, first, last,
 ):  # fmt: skip
-    """y of one token for the heads first … last - 1; then its rows go into slot `write` (nowhere if that is negative)."""
+    """One token of the heads first … last - 1: y, and then its rows go into slot `write` (nowhere if negative)."""
     one, nil = x.dtype.type(1), x.dtype.type(0)
     count = len(reads)
     for head in range(first, last):

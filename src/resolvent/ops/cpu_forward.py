@@ -56,7 +56,7 @@ def score_self(left, left_at, right, right_at, factor, widths, known, b0, rows, 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
 def add(weights, at, values, values_at, offsets, table, known, i, c0, c1, d, e, size, start):
-    """start + Σ weights[at + c] · values_j over the sources c0 ≤ c < c1 of row i, farthest first; elements from e on."""
+    """`start` + Σ weights[at + c] · values_j over the sources c0 ≤ c < c1 of row i, farthest first, from element e."""
     for c in range(c1 - 1, c0 - 1, -1):
         j = i - offsets[c] if len(offsets) else table[i - known, c]
         start = fma(weights[np.uint64(at + c)], load(values, np.uint64((values_at + j) * d + e), size), start)

@@ -29,6 +29,6 @@ def logs_forward(scores, u, table, logs):
                 mass += math.exp(scores[h, i, c] - top)
             for c in range(count):
                 weight = u[h, i, c]
-                if not weight == 0:  # NaN counts
+                if weight != 0:  # NaN counts
                     mass += math.exp(math.log(weight) + logs[h, table[i, c]] - top)
             logs[h, known + i] = top + math.log(mass)

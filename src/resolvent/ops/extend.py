@@ -18,18 +18,16 @@ FEW = 8  # so many tokens are quicker one by one
 
 
 def advance(inputs: Inputs, cache: DecodeCache, starts: list[int], scale: float, backend: Any, step: Any) -> Tensor:
-    """y of the new tokens; the cache holds what the tokens after them need.
+    """Outputs of the new tokens; the cache holds what the tokens after them need.
 
-    `backend.mix` does long chunks, `step` single tokens where no gradient is asked for. Sequences that stand at the same
+    `backend.mix` does long chunks, `step` single tokens where no gradient is asked for. Sequences at the same
     position go together; rows before `starts[b]` are padding, and their outputs zero.
     """
     n = inputs[0].shape[-2]
     cache.make_room(int(cache.positions.max()) + n)  # before anything is written
     together = len(set(zip(cache.positions.tolist(), starts, strict=True))) == 1
     groups = [slice(0, cache.batch)] if together else [slice(b, b + 1) for b in range(cache.batch)]
-    differentiable = torch.is_grad_enabled() and any(
-        t.requires_grad for t in (*inputs, *cache.parts.values())
-    )
+    differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in (*inputs, *cache.parts.values()))
     outputs, parts = [], []
     for group in groups:
         start = starts[group.start]
@@ -64,7 +62,7 @@ def _at_once(
         news[name] = torch.cat([front, new], 2) if where.known else new
     given = (news["values"], qa, news["keys_a"], qb, news["keys_b"], gate, where, scale)
     rest = {"values": x, "keys_a": ka, "keys_b": kb}
-    if cache.normalise == "whole":
+    if "logs" in known:
         y, logs = whole.mix(*given, backend, known["outputs"], known["logs"][..., 0])
         rest |= {"outputs": y, "logs": logs[..., None]}
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from types import ModuleType
@@ -103,12 +104,13 @@ def mix(
     name = _choose(backend, x.device.type, kind.dense and not whole_t).backend
     _check_backend(name, x.device, kind)
     moved = inputs if start is None else _to_the_front(inputs, begin := _starts(start, x))
-    if whole_t:
-        y, _ = whole.mix(*moved, rows(_pattern(p, False), cuts), scale, BACKENDS[name])
-    elif torch.compiler.is_compiling():
-        y = compiled.mix(*moved, kind.spelling, list(cuts), scale, name)
-    else:
-        y = BACKENDS[name].mix(*moved, rows(_pattern(p, tied is not None), cuts), scale)
+    with _as_prepared(x.device.type):
+        if whole_t:
+            y, _ = whole.mix(*moved, rows(_pattern(p, False), cuts), scale, BACKENDS[name])
+        elif torch.compiler.is_compiling():
+            y = compiled.mix(*moved, kind.spelling, list(cuts), scale, name)
+        else:
+            y = BACKENDS[name].mix(*moved, rows(_pattern(p, tied is not None), cuts), scale)
     return _untie(y if start is None else _back(y, begin), inputs[0], tied)
 
 
@@ -131,7 +133,7 @@ def extend(
     """`mix` on the next tokens of sequences whose past is in the cache, which is brought up to date in place.
 
     Prefill, chunked prefill and decoding are this one operation, for any number of tokens: all splits of a sequence
-    give what `mix` gives on the whole. Where gradients are asked for, they flow through the cache; `cache.clone()` keeps
+    give what `mix` gives on the whole. Where gradients are asked for, they flow through the cache. `cache.clone()` is
     a state to come back to. `start` skips padding on the left, and sequences may stand at different positions.
     """
     kind = _kind(p, tied is not None)
@@ -144,7 +146,8 @@ def extend(
     _check_backend(name, x.device, kind)
     fast = name in ("cpu", "dense") and x.device.type == "cpu" and cpu.can_step(x, key_dim, cache.parts)
     step = whole.step if whole_t else cpu.step if fast else portable.step
-    y = advance(inputs, cache, starts, scale, BACKENDS[name], step)
+    with _as_prepared(x.device.type):
+        y = advance(inputs, cache, starts, scale, BACKENDS[name], step)
     return _untie(y, x, tied)
 
 
@@ -166,7 +169,7 @@ class Kind(NamedTuple):
     dense: bool
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _kind(p: Pattern | str, tied: bool) -> Kind:
     found = _pattern(p, tied)
     return Kind(str(found), found.direct == "all", found.recurrent, dense.handles(found))
@@ -205,13 +208,20 @@ def _prepare(
     return (x, qa, ka, qb, kb, g), width**-0.5 if scale is None else scale
 
 
+def _as_prepared(device: str) -> AbstractContextManager[object]:
+    """Autocast has had its say: what comes now is computed in float32 or better."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+
+
 def _as_gate(gate: Tensor | float | None, x: Tensor) -> Tensor:
     """(B, H, N), of x's dtype, or float32 beside half precision."""
     if not isinstance(gate, Tensor):
         return torch.full((), 0.0 if gate is None else gate, dtype=x.dtype, device=x.device).expand(x.shape[:-1])
     want = x.shape[:-1]
     if gate.ndim > 3 or any(have not in (1, full) for have, full in zip(gate.shape[::-1], want[::-1], strict=False)):
-        raise ValueError(f"expected gate of shape {tuple(want)}, (B, H, N), or broadcasting to it, got {tuple(gate.shape)}.")
+        raise ValueError(
+            f"expected gate of shape {tuple(want)}, (B, H, N), or broadcasting to it, got {tuple(gate.shape)}."
+        )
     return gate.expand(want)
 
 
@@ -228,7 +238,7 @@ def _untie(u: Tensor, x: Tensor, tied: Tensor | float | None) -> Tensor:
 
 
 def _to_the_front(inputs: Inputs, begin: Tensor) -> Inputs:
-    """Each sequence moved to the front, so that its lattice starts with it; what follows it is read by no token of it."""
+    """Each sequence moved to the front, so that its lattice starts with it; what follows it no token of it reads."""
     n = inputs[0].shape[2]
     places = torch.arange(n, device=begin.device)
     there = (places + begin[:, None]).clamp(max=n - 1)
@@ -239,7 +249,9 @@ def _to_the_front(inputs: Inputs, begin: Tensor) -> Inputs:
 
 def _back(y: Tensor, begin: Tensor) -> Tensor:
     places = torch.arange(y.shape[2], device=begin.device)
-    return torch.where((places >= begin[:, None])[:, None, :, None], _along(y, (places - begin[:, None]).clamp(min=0)), 0)
+    return torch.where(
+        (places >= begin[:, None])[:, None, :, None], _along(y, (places - begin[:, None]).clamp(min=0)), 0
+    )
 
 
 def _along(t: Tensor, index: Tensor) -> Tensor:
@@ -306,7 +318,9 @@ def _check_cache(cache: DecodeCache, x: Tensor, key_dim: int, kind: Kind, normal
         if name == "logs":
             continue
         if part.dtype != x.dtype or part.device != x.device:
-            raise TypeError(f"expected the cache's {name} as {x.dtype} on {x.device}, got {part.dtype} on {part.device}.")
+            raise TypeError(
+                f"expected the cache's {name} as {x.dtype} on {x.device}, got {part.dtype} on {part.device}."
+            )
 
 
 def _check_rank(name: str, tensor: Tensor, shape: str) -> None:

@@ -55,7 +55,7 @@ def step(
 ) -> Tensor:
     """One token, (B, H, D) tensors, out of a cache: it reads the slots `reads`, and its rows go into slot `write`."""
     working = _working_dtype(token[0])
-    x, qa, ka, qb, kb, gate = (t.to(working) for t in token)
+    x, qa, ka, qb, _, gate = (t.to(working) for t in token)
     slots = torch.tensor(reads, device=x.device)
     kept = {name: part.index_select(2, slots).to(working) for name, part in parts.items()}
     g = gate[..., None] if pattern.recurrent and len(reads) else torch.zeros_like(gate)[..., None]

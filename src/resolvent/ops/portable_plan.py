@@ -82,7 +82,7 @@ class Plan:
         return Blocks(self)
 
     def put(self, array: ArrayLike) -> Tensor:
-        # What is kept must serve later, too, whoever asks first: in inference mode, or under a transform of `torch.func`.
+        # What is kept must serve later, too, whoever asks first: in inference mode, or in a transform of `torch.func`.
         with torch.inference_mode(False), temporarily_clear_interpreter_stack():
             return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 

@@ -66,7 +66,8 @@ class Rows:
         """For each row of the longest sequence, the last row that reads it (perhaps beyond the end)."""
         end = self.position + self.longest - self.known
         positions = np.concatenate([self.held, np.arange(self.position, end)])
-        return positions + self.pattern.lives(max(end, 1))[positions] - self.position + self.known
+        last: Integers = positions + self.pattern.lives(max(end, 1))[positions] - self.position + self.known
+        return last
 
     @cached_property
     def local_table(self) -> Table:

@@ -3,7 +3,7 @@
 Left to itself, LLVM vectorises a loop over a row's elements, but loads and stores the sums again for every source. Here
 `load` gives a whole span of a row as one value of a vector type, which LLVM splits into whatever registers the machine
 has: measured, a read takes a third of the time (docs/log.md). How long a span is comes as a tuple whose length counts
-units of `UNIT` elements, since a tuple's length is part of its type: `span(64)` is `(0,) * 4`.
+units of `UNIT` elements, since a tuple's length is part of its type: 64 elements are `(0,) * 4`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 UNIT = 16
-
-
-def span(lanes):
-    """The length `lanes`, as a type."""
-    return (0,) * (lanes // UNIT)
 
 
 class Vector(types.Type):
@@ -94,7 +89,7 @@ def splat(typing, number, size):
 
 @intrinsic
 def fma(typing, number, vector, start):
-    """number · vector + start"""
+    """Of a number and two vectors: number · vector + start."""
 
     def emit(context, builder, signature, arguments):
         kind = context.get_value_type(vector)
@@ -106,7 +101,7 @@ def fma(typing, number, vector, start):
 
 @intrinsic
 def times(typing, number, vector):
-    """number · vector"""
+    """Of a number and a vector: number · vector."""
 
     def emit(context, builder, signature, arguments):
         return builder.fmul(_splat(builder, context.get_value_type(vector), arguments[0]), arguments[1])
@@ -126,7 +121,7 @@ def product(typing, left, right):
 
 @intrinsic
 def less(typing, vector, number):
-    """vector - number"""
+    """Every element less a number."""
 
     def emit(context, builder, signature, arguments):
         return builder.fsub(arguments[0], _splat(builder, context.get_value_type(vector), arguments[1]))
@@ -192,7 +187,7 @@ def exp_less(typing, vector, less):
         for coefficient in (8.9893397e-3, 5.5826318e-2, 2.4015361e-1, 6.9315308e-1, 9.9999994e-1):
             power = _call(builder, kind, "llvm.fmuladd", [power, fraction, _constant(kind, coefficient)])
         integers = ir.VectorType(ir.IntType(32), kind.count)
-        # Adding 1.5 · 2^23 leaves the integer in the low bits (a conversion would have to mind NaN, element by element).
+        # Adding 1.5 · 2^23 leaves the integer in the low bits (a conversion would mind NaN, element by element).
         shifted = builder.bitcast(builder.fadd(whole, _constant(kind, 12582912.0)), integers)
         exponent = builder.shl(shifted, _constant(integers, 23))
         result = builder.bitcast(builder.add(builder.bitcast(power, integers), exponent), kind)
@@ -228,7 +223,9 @@ def _reduce(builder, name, vector, *start):
     function = ir.FunctionType(element, [argument.type for argument in arguments])
     name = f"{name}.v{vector.type.count}{_FLOAT[str(element)]}"
     # Any order will do: pairwise, in registers.
-    return builder.call(cgutils.get_or_insert_function(builder.module, function, name), arguments, fastmath=("reassoc",))
+    return builder.call(
+        cgutils.get_or_insert_function(builder.module, function, name), arguments, fastmath=("reassoc",)
+    )
 
 
 _FLOAT = {"float": "f32", "double": "f64"}

@@ -5,7 +5,7 @@ With P the scores of A and U = g B~ the weights of feedback, T~ = (I - U)^-1 exp
     l_i = log(Σ_j exp(p_ij) + Σ_j u_ij exp(l_j))
 
 They overflow long before anything else does, but dividing row i by exp(l_i) gives another recurrence on the pattern,
-w_ij = exp(p_ij - l_i) and v_ij = u_ij exp(l_j - l_i), whose rows sum to one, and whose T is T~ with its rows normalised.
+w_ij = exp(p_ij - l_i) and v_ij = u_ij exp(l_j - l_i), whose rows sum to one, and whose T is T~, its rows normalised.
 Only the logarithms run through the sequence first; they grow with it and are kept in float64. (U sums to g ≤ 1 in each
 row: with free scores for feedback, walks would multiply and put all weight on the first tokens.)
 
@@ -36,9 +36,9 @@ def mix(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Outputs by `backend.solve`, and the logarithms of the new rows; `known`: those of the rows known from before."""
     working = torch.float64 if x.dtype == torch.float64 else torch.float32
-    given = [t.to(working) for t in (qa, ka, qb, kb, gate)]
+    qa, ka, qb, kb, gate = (t.to(working) for t in (qa, ka, qb, kb, gate))
     before = gate.new_zeros((*gate.shape[:2], where.known)) if known is None else known
-    alpha, beta, logs = coefficients(*given, where, scale, before)
+    alpha, beta, logs = coefficients(qa, ka, qb, kb, gate, where, scale, before)
     y: Tensor = backend.solve(x.to(working), alpha, beta, where, None if y_known is None else y_known.to(working))
     return y.to(x.dtype), logs
 
@@ -48,7 +48,7 @@ def step(
 ) -> Tensor:
     """One token out of a cache; as `portable.step`."""
     working = torch.float64 if token[0].dtype == torch.float64 else torch.float32
-    x, qa, ka, qb, kb, gate = (t.to(working) for t in token)
+    x, qa, ka, qb, _, gate = (t.to(working) for t in token)
     slots = torch.tensor(reads, device=x.device)
     kept = {name: part.index_select(2, slots) for name, part in parts.items()}
     scores, values = (qa * ka).sum(-1, keepdim=True), x[:, :, None]
@@ -96,7 +96,7 @@ def _weights(scores: Tensor, logs: Tensor, known: Tensor, p: Plan, valid: Tensor
     return w, torch.where(p.valid, rise, -torch.inf).exp()
 
 
-# dl_i = Σ w_ij dp_ij + Σ v_ij dl_j + Σ exp(l_j - l_i) du_ij: another recurrence with the weights v, so a gradient λ of l
+# dl_i = Σ w_ij dp_ij + Σ v_ij dl_j + Σ exp(l_j - l_i) du_ij: another recurrence with the weights v, so a gradient of l
 # passes on through (I - V)^-T, like any gradient of the outputs.
 class _Logs(torch.autograd.Function):
     @staticmethod
@@ -126,7 +126,7 @@ def _on_cpu(scores: Tensor, u: Tensor, known: Tensor, p: Plan) -> Tensor:
     logs = scores.new_empty((heads, p.known + p.new))
     logs[:, : p.known] = known.reshape(heads, -1)
     arrays = [t.detach().reshape(heads, p.new, -1).numpy() for t in (scores, u)]
-    logs_forward(*arrays, p.where.table, logs.numpy())
+    logs_forward(arrays[0], arrays[1], p.where.table, logs.numpy())
     return logs[:, p.known :].reshape(scores.shape[:-1])
 
 
