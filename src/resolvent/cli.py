@@ -175,6 +175,9 @@ def bench_patterns(
     threads: Annotated[int | None, typer.Option(help="Threads; torch's own choice if not given.")] = None,
     backend: Annotated[str, typer.Option(help="auto, or a backend by name.")] = "auto",
     memory: Annotated[bool, typer.Option("--memory", help="Measure peak memory, too (Linux only).")] = False,
+    decode: Annotated[
+        bool, typer.Option("--decode", help="Time one more token at position n instead, from a cache; against sdpa.")
+    ] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw times against n (several lengths) or speedups (one).")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -195,12 +198,26 @@ def bench_patterns(
     measured speed of matrix products.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # or torch's idle threads spin while ours work
-    from resolvent.bench import bench, use_threads
+    from resolvent.bench import bench, bench_decode, use_threads
 
     use_threads(threads)
+    if decode and (against not in (None, ["sdpa"]) or memory or plot):
+        raise ValueError("--decode is timed against sdpa alone: expected no --against, --memory or --plot with it.")
     chosen, lengths = [pattern(spec) for spec in specs or SPARSE_STRUCTURES], sorted(set(n or [4096]))
     on = ", ".join(f"{length:,}" for length in lengths)
     with progress(f"timing {len(chosen)} patterns on {on} tokens", (rounds + 1) * len(lengths)) as advance:
+        if decode:
+            steps = bench_decode(
+                chosen,
+                lengths,
+                batch=batch,
+                heads=heads,
+                head_dim=head_dim,
+                rounds=rounds,
+                after_each=advance,
+            ).to_dict()
+            _print_steps(steps, as_json)
+            return
         report = bench(
             chosen,
             lengths,
@@ -238,6 +255,16 @@ def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(what, total=total if total > 1 else None)
         yield lambda: bar.advance(task)
+
+
+def _print_steps(report: dict[str, Any], as_json: bool) -> None:
+    from resolvent.report import tables
+
+    if as_json:
+        print(json.dumps(report, indent=2))
+        return
+    for position in report["positions"]:
+        Console().print(tables.steps(report, position))
 
 
 def _routing_text(profile: Profile) -> str:

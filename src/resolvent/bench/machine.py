@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from resolvent.bench import kernels
+from resolvent.bench.measure import seconds
 
 _KIB, _MIB, _GIB = 2**10, 2**20, 2**30
 _L1, _L2 = 8 * _KIB, 256 * _KIB  # a quarter of common caches: whatever shares the core has room, too
@@ -49,7 +48,7 @@ def measure_machine() -> Machine:
 def matmul_try(size: int = 1024) -> Callable[[], float]:
     """A measurement of GFLOP/s that matrix products reach."""
     a = torch.randn(size, size)
-    return lambda: 2 * size**3 / _seconds(lambda: a @ a) / 1e9
+    return lambda: 2 * size**3 / seconds(lambda: a @ a) / 1e9
 
 
 def load_try(pool: ThreadPoolExecutor, threads: int, size: int) -> Callable[[], float]:
@@ -63,10 +62,4 @@ def load_try(pool: ThreadPoolExecutor, threads: int, size: int) -> Callable[[], 
         for job in [pool.submit(load, *job, times) for job in jobs]:
             job.result()
 
-    return lambda: threads * times * size / _seconds(sweep) / 1e9
-
-
-def _seconds(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+    return lambda: threads * times * size / seconds(sweep) / 1e9

@@ -32,18 +32,18 @@ def take_turns(
     cases: Sequence[Case], weights: Tensor, rounds: int, after_each: Callable[[], None]
 ) -> dict[str, Seconds]:
     """Forward, and forward with backward, of every case in every round; a round before the first warms up."""
-    seconds = {case.name: Seconds() for case in cases}
+    taken = {case.name: Seconds() for case in cases}
     for number in range(rounds + 1):
         for case in cases:
             with torch.no_grad():
-                forward = case.repeats * _seconds(case.run)
-            both = case.repeats * _seconds(partial(gradients, case, weights)) if case.inputs else None
+                forward = case.repeats * seconds(case.run)
+            both = case.repeats * seconds(partial(gradients, case, weights)) if case.inputs else None
             if number:
-                seconds[case.name].forward.append(forward)
+                taken[case.name].forward.append(forward)
                 if both is not None:
-                    seconds[case.name].both.append(both)
+                    taken[case.name].both.append(both)
         after_each()
-    return seconds
+    return taken
 
 
 def gradients(case: Case, weights: Tensor) -> tuple[Tensor, ...]:
@@ -115,7 +115,7 @@ def _resident(name: str) -> int | None:
     return 1024 * int(kib[0]) if kib else None
 
 
-def _seconds(run: Callable[[], object]) -> float:
+def seconds(run: Callable[[], object]) -> float:
     start = time.perf_counter()
     run()
     return time.perf_counter() - start

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from resolvent.analysis.cost import cost, nonzeros
-from resolvent.ops import mix
+from resolvent.ops import choose_backend, mix
 from resolvent.patterns import Pattern
 
 Bound = Literal["loads", "matmul"]
@@ -97,6 +97,9 @@ def make_case(peer: str, problem: Problem, p: Pattern | None = None) -> Case:
 def ours(problem: Problem, p: Pattern, backend: str) -> Case:
     """The operator itself."""
     run = partial(mix, *problem.inputs, p, backend=backend)
+    if choose_backend(problem.x, p).backend == "dense":  # matrix products: A, and B alike
+        work = problem.attention_flops * ((p.direct == "all") + p.recurrent)
+        return Case(str(p), run, problem.inputs, p, bound="matmul", work=work)
     return Case(str(p), run, problem.inputs, p, bound="loads", work=problem.loaded_bytes(p))
 
 

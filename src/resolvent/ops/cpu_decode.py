@@ -6,7 +6,9 @@ import numpy as np
 from numba import njit
 
 from resolvent.ops.cpu_forward import LOWEST, clear, softmax
-from resolvent.ops.vectors import UNIT, dot, fma, load, store, times
+from resolvent.ops.vectors import UNIT, dot, fma, load, prefetch, store, times
+
+_AHEAD = 8  # rows lie anywhere in a long cache: ask for them before they are needed
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
@@ -14,6 +16,8 @@ def _score(q, at, keys, base, reads, count, factor, d, size, weights):
     for e in range(0, d, len(size) * UNIT):
         row = times(factor, load(q, np.uint64(at * d + e), size))
         for c in range(count):
+            ahead = min(c + _AHEAD, count - 1)
+            prefetch(keys, np.uint64((base + reads[np.uint64(ahead)]) * d + e), size)
             s = dot(row, load(keys, np.uint64((base + reads[np.uint64(c)]) * d + e), size))
             weights[np.uint64(c)] = s if e == 0 else weights[np.uint64(c)] + s
 
@@ -45,6 +49,8 @@ def decode(
             sums = times(weight, load(x, p, size))
             if direct:
                 for c in range(count):
+                    ahead = min(c + _AHEAD, count - 1)
+                    prefetch(values, np.uint64((base + reads[np.uint64(ahead)]) * d + e), size)
                     row = load(values, np.uint64((base + reads[np.uint64(c)]) * d + e), size)
                     sums = fma(weights[np.uint64(c)], row, sums)
             store(y, p, sums)
@@ -58,6 +64,8 @@ def decode(
                 p = np.uint64(head * d + e)
                 sums = load(y, p, size)
                 for c in range(count):
+                    ahead = min(c + _AHEAD, count - 1)
+                    prefetch(outputs, np.uint64((base + reads[np.uint64(ahead)]) * d + e), size)
                     row = load(outputs, np.uint64((base + reads[np.uint64(c)]) * d + e), size)
                     sums = fma(weights[np.uint64(c)], row, sums)
                 store(y, p, sums)

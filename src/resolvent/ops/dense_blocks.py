@@ -100,19 +100,18 @@ class _Feedback:
         if before:
             m, lse = _attend(q, k[:, :before], known)
         for part, count in _parts(o.shape[1]):
-            weights, peak, near_lse = _near(q[:, part], k_new[:, part], count, before + part.start == 0)
+            weights, share, near_lse = _near(q[:, part], k_new[:, part], count, before + part.start == 0)
             for c, rows in enumerate(_split(part, count)):
-                _join(m[:, rows], lse[:, rows], None, near_lse[:, c])
-                peak[:, c].sub_(lse[:, rows, None]).exp_()
+                share[:, c] *= _join(m[:, rows], lse[:, rows], None, near_lse[:, c])
                 y_new[:, rows].addcmul_(g[:, rows], m[:, rows])
-                y_new[:, rows] = solve_unit_lower(weights[:, c] * (-g[:, rows] * peak[:, c]), y_new[:, rows])
+                y_new[:, rows] = solve_unit_lower(weights[:, c] * (-g[:, rows] * share[:, c]), y_new[:, rows])
                 sources, readers = _meeting(rows.stop, o.shape[1])
                 if readers.start < readers.stop:
                     far = _attend(q[:, readers], k_new[:, sources], y_new[:, sources])
                     _join(m[:, readers], lse[:, readers], *far)
             if self.for_backward:
                 near = weights @ _blocked(y_new[:, part], count)
-                m[:, part] += near.mul_(peak).flatten(1, 2)
+                m[:, part] += near.mul_(share).flatten(1, 2)
         return y_new, m, lse
 
     def adjoint(self, grad: Tensor, *saved: Tensor) -> tuple[Tensor, ...]:
@@ -227,13 +226,21 @@ def _attend_adjoint(
     return torch.cat(dq, 1), dk, dv
 
 
-def _join(out: Tensor, lse: Tensor, more: Tensor | None, more_lse: Tensor) -> None:
-    """Fold what rows read of further sources into what they read so far; of `more` None, only its share."""
-    joint = torch.logaddexp(lse, more_lse)
-    out.mul_((lse - joint).exp_()[..., None])
+def _join(out: Tensor, lse: Tensor, more: Tensor | None, more_lse: Tensor) -> Tensor:
+    """Fold what rows read of further sources into what they read so far; returns the share of what is new.
+
+    The two shares are divided by their own sum: a log-sum-exp of 10⁵ is known to a hundredth only, and rows must sum to
+    one all the same.
+    """
+    top = torch.maximum(lse, more_lse)
+    old, new = (lse - top).exp_(), (more_lse - top).exp_()
+    total = old + new
+    out.mul_((old / total)[..., None])
+    share = new.div_(total)[..., None]
     if more is not None:
-        out.addcmul_(more, (more_lse - joint).exp_()[..., None])
-    lse.copy_(joint)
+        out.addcmul_(more, share)
+    torch.add(top, total.log_(), out=lse)
+    return share
 
 
 def _meeting(stop: int, n: int) -> tuple[slice, slice]:
@@ -252,14 +259,16 @@ def _fused(t: Tensor) -> bool:
 
 
 def _near(q: Tensor, k: Tensor, count: int, opening: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Within each of `count` blocks: exp(scores - peak), strictly lower, then peak and log-sum-exp of every row."""
+    """Within each of `count` blocks: weights, strictly lower, what makes their rows sum to one, and log-sum-exps."""
     scores = _blocked(q, count) @ _blocked(k, count).mT
     future = scores.new_full(scores.shape[-2:], -torch.inf).triu_()
     peak = (scores + future).amax(-1, keepdim=True).clamp_min_(torch.finfo(scores.dtype).min)
     weights = scores.sub_(peak).exp_().tril_(-1)  # not exp(-inf): special values cost far more than this pass
     if opening:
         weights[:, 0, 0, 0], peak[:, 0, 0, 0] = 1, 0
-    return weights, peak, weights.sum(-1).log_().add_(peak[..., 0])
+    sums = weights.sum(-1)
+    share = sums.masked_fill(sums == 0, 1).reciprocal_()[..., None]  # a block's first row reads nothing of it
+    return weights, share, sums.log_().add_(peak[..., 0])
 
 
 def _softmax_before(q: Tensor, k: Tensor, reach: int) -> Tensor:

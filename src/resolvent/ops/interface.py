@@ -188,7 +188,7 @@ def _prepare(
 ) -> tuple[Inputs, float]:  # fmt: skip
     """Every tensor there, checked, of one dtype; what the pattern does not use is replaced by something it ignores."""
     _check_rank("x", x, "(B, H, N, D)")
-    if torch.is_autocast_enabled(x.device.type):
+    if _autocasts(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, qa, ka, qb, kb = (None if t is None else t.to(dtype) for t in (x, qa, ka, qb, kb))  # type: ignore[assignment]
     sides = ({"qa": qa, "ka": ka} if scored else {}) | ({"qb": qb, "kb": kb} if kind.recurrent else {})
@@ -210,7 +210,11 @@ def _prepare(
 
 def _as_prepared(device: str) -> AbstractContextManager[object]:
     """Autocast has had its say: what comes now is computed in float32 or better."""
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+    return torch.autocast(device, enabled=False) if _autocasts(device) else nullcontext()
+
+
+def _autocasts(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def _as_gate(gate: Tensor | float | None, x: Tensor) -> Tensor:

@@ -1,13 +1,13 @@
 """Softmax over the whole of T: direct scores compete with all that feedback brings, instead of sharing by a gate.
 
-With P the scores of A and U = g B~ the weights of feedback, T~ = (I - U)^-1 exp(P) has row sums exp(l):
+With scores p for A and r = log_softmax(qb·kb) + log g for B, T~ = (I - exp R)^-1 exp P has row sums exp(l):
 
-    l_i = log(Σ_j exp(p_ij) + Σ_j u_ij exp(l_j))
+    l_i = log(Σ_j exp(p_ij) + Σ_j exp(r_ij + l_j))
 
 They overflow long before anything else does, but dividing row i by exp(l_i) gives another recurrence on the pattern,
-w_ij = exp(p_ij - l_i) and v_ij = u_ij exp(l_j - l_i), whose rows sum to one, and whose T is T~, its rows normalised.
-Only the logarithms run through the sequence first; they grow with it and are kept in float64. (U sums to g ≤ 1 in each
-row: with free scores for feedback, walks would multiply and put all weight on the first tokens.)
+w_ij = exp(p_ij - l_i) and v_ij = exp(r_ij + l_j - l_i), whose rows sum to one, and whose T is T~, its rows normalised.
+Only the logarithms run through the sequence first; they grow with it and are kept in float64. (exp R sums to g ≤ 1 in
+each row: with free scores for feedback, walks would multiply and put all weight on the first tokens.)
 
 The coefficients, n × W, are written out here, unlike those of the gated softmax.
 """
@@ -26,8 +26,6 @@ from resolvent.ops.portable_plan import Plan, plan
 from resolvent.ops.rows import Rows
 from resolvent.patterns import Pattern
 from resolvent.patterns.strides import Integers
-
-_MOST = 80.0  # exponents of weights are cut here: beyond, u must be so small that v is nothing in float32
 
 
 def mix(
@@ -57,11 +55,11 @@ def step(
         values = torch.cat([values, kept["values"].to(working)], 2)
     terms = (scores * scale).double()
     if len(reads):
-        keys = kept.get("keys_b")  # a softmax over one source is 1, whatever the score
-        weights = torch.ones_like(kept["logs"][..., 0])
+        keys = kept.get("keys_b")  # over one source the softmax is 1, whatever the score
+        weights = torch.zeros_like(kept["logs"][..., 0])
         if keys is not None:
-            weights = ((qb[:, :, None] * keys.to(working)).sum(-1) * scale).softmax(-1).double()
-        terms = torch.cat([terms, (gate[..., None].double() * weights).log() + kept["logs"][..., 0]], -1)
+            weights = ((qb[:, :, None] * keys.to(working)).sum(-1).double() * scale).log_softmax(-1)
+        terms = torch.cat([terms, _log(gate)[..., None] + weights + kept["logs"][..., 0]], -1)
         values = torch.cat([values, kept["outputs"].to(working)], 2)
     y = (terms.softmax(-1).to(working)[..., None] * values).sum(2).to(token[0].dtype)
     if write >= 0:
@@ -77,33 +75,37 @@ def coefficients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """alpha, beta as `solve` wants them, and l of the new rows. `known`: (B, H, known) logarithms from before."""
     p = plan(where, qa.device)
-    scores = (qa * ka[..., where.known :, :]).sum(-1, keepdim=True)
+    direct = (qa * ka[..., where.known :, :]).sum(-1, keepdim=True)
     if where.pattern.direct == "all":
-        scores = torch.cat([scores, portable.dots(qa, ka, p)], -1)
-    scores = (scores * scale).double()
-    valid = p.direct[:, : scores.shape[-1]]
-    u = (gate[..., None] * portable.softmax(portable.dots(qb, kb, p) * scale, p.valid)).double()
-    logs: Tensor = _Logs.apply(scores, u, known.double(), p)  # type: ignore[no-untyped-call]
-    w, rise = _weights(scores, logs, known.double(), p, valid)
-    return w.to(qa.dtype), (u * rise).to(qa.dtype), logs
+        direct = torch.cat([direct, portable.dots(qa, ka, p)], -1)
+    direct = torch.where(p.direct[:, : direct.shape[-1]], direct.double() * scale, -torch.inf)
+    feedback = portable.dots(qb, kb, p).double() * scale
+    feedback = feedback.masked_fill(~p.valid & p.feeds[:, None], -torch.inf).log_softmax(-1) + _log(gate)[..., None]
+    feedback = torch.where(p.valid, feedback, -torch.inf)
+    before = known.double()
+    logs: Tensor = _Logs.apply(direct, feedback, before, p)  # type: ignore[no-untyped-call]
+    alpha, beta = _weights(direct, feedback, logs, before, p)
+    return alpha.to(qa.dtype), beta.to(qa.dtype), logs
 
 
-def _weights(scores: Tensor, logs: Tensor, known: Tensor, p: Plan, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """w, and exp(l_j - l_i) for every edge; zero beyond a row's sources."""
-    w = torch.where(valid, scores - logs[..., None], -torch.inf).exp()
+def _log(gate: Tensor) -> Tensor:
+    """A gate of zero closes for good: -inf, with no gradient, since that of the logarithm would be NaN."""
+    open_ = gate > 0
+    return torch.where(open_, torch.where(open_, gate, 1).double().log(), -torch.inf)
+
+
+def _weights(direct: Tensor, feedback: Tensor, logs: Tensor, known: Tensor, p: Plan) -> tuple[Tensor, Tensor]:
     before = pad(torch.cat([known, logs], -1), (0, 1))
-    rise = (before[..., p.sources] - logs[..., None]).clamp(max=_MOST)
-    return w, torch.where(p.valid, rise, -torch.inf).exp()
+    return (direct - logs[..., None]).exp(), (feedback + before[..., p.sources] - logs[..., None]).exp()
 
 
-# dl_i = Σ w_ij dp_ij + Σ v_ij dl_j + Σ exp(l_j - l_i) du_ij: another recurrence with the weights v, so a gradient of l
-# passes on through (I - V)^-T, like any gradient of the outputs.
+# dl_i = Σ w_ij dp_ij + Σ v_ij (dr_ij + dl_j): another recurrence with the weights v, so a gradient of l passes on
+# through (I - V)^-T, like any gradient of the outputs.
 class _Logs(torch.autograd.Function):
     @staticmethod
-    def forward(scores: Tensor, u: Tensor, known: Tensor, p: Plan) -> Tensor:
-        if scores.device.type == "cpu":
-            return _on_cpu(scores, u, known, p)
-        return _row_by_row(scores, u, known, p)
+    def forward(direct: Tensor, feedback: Tensor, known: Tensor, p: Plan) -> Tensor:
+        on_cpu = direct.device.type == "cpu"
+        return (_on_cpu if on_cpu else _row_by_row)(direct, feedback, known, p)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -112,29 +114,25 @@ class _Logs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        scores, u, known, logs = ctx.saved_tensors
+        direct, feedback, known, logs = ctx.saved_tensors
         p = ctx.plan
-        w, rise = _weights(scores, logs, known, p, p.direct[:, : scores.shape[-1]])
-        v = u * rise
+        w, v = _weights(direct, feedback, logs, known, p)
         slope = portable.resolve(grad[..., None], v, p, transposed=True) if p.new > 1 else grad[..., None]
-        back = portable.spread(v, slope, p)[..., : p.known, 0]
-        return slope * w, slope * rise, back, None
+        return slope * w, slope * v, portable.spread(v, slope, p)[..., : p.known, 0], None
 
 
-def _on_cpu(scores: Tensor, u: Tensor, known: Tensor, p: Plan) -> Tensor:
-    heads = scores.shape[0] * scores.shape[1]
-    logs = scores.new_empty((heads, p.known + p.new))
+def _on_cpu(direct: Tensor, feedback: Tensor, known: Tensor, p: Plan) -> Tensor:
+    heads = direct.shape[0] * direct.shape[1]
+    logs = direct.new_empty((heads, p.known + p.new))
     logs[:, : p.known] = known.reshape(heads, -1)
-    arrays = [t.detach().reshape(heads, p.new, -1).numpy() for t in (scores, u)]
+    arrays = [t.detach().reshape(heads, p.new, -1).numpy() for t in (direct, feedback)]
     logs_forward(arrays[0], arrays[1], p.where.table, logs.numpy())
-    return logs[:, p.known :].reshape(scores.shape[:-1])
+    return logs[:, p.known :].reshape(direct.shape[:-1])
 
 
-def _row_by_row(scores: Tensor, u: Tensor, known: Tensor, p: Plan) -> Tensor:
+def _row_by_row(direct: Tensor, feedback: Tensor, known: Tensor, p: Plan) -> Tensor:
     logs = pad(known, (0, p.new + 1))
-    for i, row in enumerate(p.where.table.tolist()):
-        sources = [j for j in row if j >= 0]
-        direct = scores[..., i, : 1 + len(sources)]
-        fed = u[..., i, : len(sources)].log() + logs[..., sources]
-        logs[..., p.known + i] = torch.cat([direct, fed], -1).logsumexp(-1)
+    for i in range(p.new):
+        terms = [direct[..., i, :], feedback[..., i, :] + logs[..., p.sources[i]]]
+        logs[..., p.known + i] = torch.cat(terms, -1).logsumexp(-1)
     return logs[..., p.known : p.known + p.new]

@@ -70,6 +70,24 @@ def speeds(report: dict[str, Any], length: dict[str, Any]) -> Table:
     return table
 
 
+def steps(report: dict[str, Any], position: dict[str, Any]) -> Table:
+    """Decoding at one position: microseconds per token, and what the cache holds."""
+    shape = f"batch {report['batch']}, {report['heads']} heads of {report['head_dim']}, {report['dtype']}"
+    table = Table(
+        title=f"one more token after {position['n']:,}, {shape}, {report['threads']} threads",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("case", style="bold", no_wrap=True)
+    for name in ("µs", "least…most", "×", "cache, KiB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for step in position["steps"]:
+        least, most = step["range_us"]
+        cells = [f"{step['us']:,.0f}", f"{least:,.0f}…{most:,.0f}", f"{step['speedup']:,.1f}"]
+        table.add_row(escape(step["case"]), *cells, f"{step['cache_bytes'] / 1024:,.0f}")
+    return table
+
+
 def speed_growth(report: dict[str, Any]) -> Table:
     """How the times of a bench report grow: per doubling between lengths, and as a power of n."""
     table = Table(title="growth of time", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
