@@ -15,7 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import resolvent as rv
-from resolvent.bench import bench, machine, peers
+from resolvent.bench import bench, bench_decode, machine, peers
 from resolvent.bench.results import trend
 from resolvent.cli import app
 from resolvent.report import figures, tables
@@ -262,3 +262,47 @@ def test_command_over_several_lengths(tmp_path: Path) -> None:
     ):
         assert word in " ".join(done.stdout.split())
     assert "<svg" in picture.read_text()
+
+
+def test_decoding_report() -> None:
+    report = bench_decode(
+        [rv.pattern("exponential+cache"), rv.pattern("attention")], [200], heads=2, head_dim=16, rounds=2
+    )
+    [position] = report.positions
+    assert [step.case for step in position.steps] == ["sdpa", "exponential+cache", "attention"]
+    sdpa, sparse, attention = position.steps
+    assert sdpa.speedup == 1
+    assert sparse.cache_bytes == rv.cost(rv.pattern("exponential+cache"), 200, heads=2, head_dim=16).cache_bytes
+    assert attention.cache_bytes < sdpa.cache_bytes == 2 * 2 * 200 * 16 * 4
+
+
+def test_decoding_does_not_slow_down() -> None:
+    """A cache-efficient token costs the same at any position, attention's does not; the margin is wide."""
+    report = bench_decode([rv.pattern("exponential+cache")], [512, 32768], heads=4, rounds=3)
+    (_, early), (attention, late) = (position.steps for position in report.positions)
+    assert late.us < 4 * early.us
+    assert late.us < attention.us
+
+
+def test_decoding_command() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "resolvent",
+        "bench",
+        "order:4",
+        "--decode",
+        "--n",
+        "64",
+        "--heads",
+        "2",
+        "--rounds",
+        "1",
+    ]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    assert [step["case"] for step in json.loads(done.stdout)["positions"][0]["steps"]] == ["sdpa", "order:4"]
+    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "one more token after 64" in table
+    wrong = subprocess.run([*command, "--memory"], capture_output=True, text=True)
+    assert wrong.returncode == 2
+    assert "--decode is timed against sdpa alone" in wrong.stderr

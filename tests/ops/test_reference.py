@@ -292,7 +292,7 @@ def test_errors_say_what_was_expected() -> None:
         solve(i["x"], alpha.float(), beta, "exponential")
     with pytest.raises(TypeError, match=r"floating dtype, got torch\.int64"):
         solve(i["x"].long(), alpha, beta, "exponential")
-    with pytest.raises(ValueError, match="expected qb, kb and gate, got None"):
+    with pytest.raises(ValueError, match="dense needs qb, kb, gate: expected tensors, got None"):
         mix(i["x"], i["qa"], i["ka"], None, None, None, "dense")
     with pytest.raises(ValueError, match=r"gate of shape \(2, 3, 6\): \(B, H, N\), got \(2, 3, 5\)"):
         mix(**(i | {"gate": i["gate"][..., :5]}), p="dense")

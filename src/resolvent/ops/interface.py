@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from types import ModuleType
 from typing import NamedTuple
@@ -171,6 +172,11 @@ class Kind(NamedTuple):
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _kind(p: Pattern | str, tied: bool) -> Kind:
+    return _facts(p, tied)
+
+
+@lru_cache(maxsize=256)
+def _facts(p: Pattern | str, tied: bool) -> Kind:
     found = _pattern(p, tied)
     return Kind(str(found), found.direct == "all", found.recurrent, dense.handles(found))
 

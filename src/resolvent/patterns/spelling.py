@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from resolvent.patterns.errors import PatternError, closest
 from resolvent.patterns.pattern import Pattern
@@ -54,6 +55,11 @@ def pattern(spec: str | Pattern | Callable[[int], int]) -> Pattern:
         return strided(spec)
     if not isinstance(spec, str):
         raise PatternError(f"expected a pattern, its name or a function of k, got {type(spec).__name__}. {_menu()}")
+    return _read(spec)
+
+
+@lru_cache(maxsize=256)  # decoding asks by name for every token; what a pattern has worked out is then kept, too
+def _read(spec: str) -> Pattern:
     text = spec.strip()
     if match := _REPR.fullmatch(text):
         text = match[1]
