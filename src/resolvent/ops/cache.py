@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from resolvent.analysis.cost import reads_several
+from resolvent.ops.memory import zeros
 from resolvent.ops.rows import held
 from resolvent.patterns import Pattern, pattern
 from resolvent.patterns.strides import Integers
@@ -49,12 +50,9 @@ class DecodeCache:
         self.room = 64 if self.tokens is None else self.tokens
         slots = self.pattern.slots(self.room)
         shape = (self.batch, self.heads, slots)
-        self.parts = {
-            name: torch.zeros(*shape, width, dtype=self.dtype, device=self.device)
-            for name, width in self._widths().items()
-        }
+        self.parts = {name: zeros((*shape, width), self.dtype, self.device) for name, width in self._widths().items()}
         if self.normalise == "whole" and self.pattern.recurrent:  # l of `whole.py`, which grows with the sequence
-            self.parts["logs"] = torch.zeros(*shape, 1, dtype=torch.float64, device=self.device)
+            self.parts["logs"] = zeros((*shape, 1), torch.float64, self.device)
         self.positions = np.zeros(self.batch, dtype=np.int64)
         self.expiry = np.full((self.batch, slots), -1, dtype=np.int64)
 
@@ -96,7 +94,7 @@ class DecodeCache:
             return
         self.room = max(2 * self.room, end + 1)
         more = self.pattern.slots(self.room) - self.slots
-        self.parts = {name: torch.nn.functional.pad(part, (0, 0, 0, more)) for name, part in self.parts.items()}
+        self.parts = {name: _longer(part, more) for name, part in self.parts.items()}
         self.expiry = np.pad(self.expiry, ((0, 0), (0, more)), constant_values=-1)
 
     def reads(self, group: slice) -> Integers:
@@ -126,3 +124,12 @@ class DecodeCache:
         if isinstance(self.pattern, TranslationInvariant):
             return np.array(positions) if last is None else positions % max(last, 1)
         return np.array([self.pattern.slot(int(j)) for j in positions], dtype=np.int64)
+
+
+def _longer(part: Tensor, more: int) -> Tensor:
+    """More slots, empty, after those there are; a gradient finds its way through."""
+    if part.requires_grad:
+        return torch.nn.functional.pad(part, (0, 0, 0, more))
+    longer = zeros((*part.shape[:2], part.shape[2] + more, part.shape[3]), part.dtype, part.device)
+    longer[:, :, : part.shape[2]] = part
+    return longer

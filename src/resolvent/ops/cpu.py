@@ -26,7 +26,8 @@ from resolvent.ops.vectors import UNIT
 from resolvent.patterns import Pattern
 from resolvent.patterns.strides import Integers
 
-_WORTH_THREADS = 1024  # reads × heads of a single token, below which waking a thread costs more than it saves
+_WORTH_THREADS = 4096  # reads × heads of a single token, below which waking a thread costs more than it saves
+_NOTHING = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.float64)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,20 +103,19 @@ def step(
     token: tuple[Tensor, ...], parts: dict[str, Tensor], pattern: Pattern, reads: Integers, write: int, scale: float
 ) -> Tensor:
     """One token out of a cache whose parts lie in memory as the kernel wants them; see `can_step`."""
-    x, qa, ka, qb, kb, gate = (t.contiguous() for t in token)
-    y = torch.empty_like(x)
-    nothing = x.new_empty(0)
-    kept = [parts.get(name, nothing) for name in ("values", "keys_a", "outputs", "keys_b")]
-    slots = next((part.shape[2] for part in parts.values()), 0)
-    arrays = [t.view(-1).numpy() for t in (x, qa, ka, qb, kb, gate, *kept, y)]
-    d, dk = x.shape[-1], qa.shape[-1]
-    settings = [reads, write, slots, d, dk, _span(d, x), _span(dk, x), _scalar(x, scale)]
-    settings += [pattern.direct == "all", pattern.recurrent, "keys_b" in parts]
-    heads, room = x.shape[0] * x.shape[1], -(-(len(reads) + 1) // UNIT) * UNIT + UNIT
+    x, dk = token[0], token[1].shape[-1]
+    heads, d = x.shape[0] * x.shape[1], x.shape[-1]
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    kept = [parts.get(name, _NOTHING[x.dtype]) for name in ("values", "keys_a", "outputs", "keys_b")]
+    slots = max(part.shape[2] for part in parts.values()) if parts else 0
+    arrays = [t.reshape(-1).numpy() for t in (*token, *kept, y)]
+    settings = (reads, write, slots, d, dk, _span(d, x), _span(dk, x), _scalar(x, scale),
+                pattern.direct == "all", pattern.recurrent, "keys_b" in parts)  # fmt: skip
+    room = (len(reads) // UNIT + 2) * UNIT
 
     def work(first: int, last: int) -> None:
-        scratch = np.empty(room, dtype=arrays[0].dtype)
-        decode(*arrays, *settings, scratch, np.empty(2, dtype=scratch.dtype), first, last)
+        scratch = np.empty(room + 2, dtype=arrays[0].dtype)
+        decode(*arrays, *settings, scratch, scratch[room:], first, last)
 
     if len(reads) * heads < _WORTH_THREADS:
         work(0, heads)
@@ -333,8 +333,12 @@ def in_threads(work: Callable[[int, int], None], heads: int, cuts: tuple[int, ..
         edges = np.searchsorted(done, done[-1] * np.arange(parts + 1) / parts).tolist()
         edges[-1] = jobs
     pool = _pool(os.getpid(), torch.get_num_threads())
-    for job in [pool.submit(work, first, last) for first, last in pairwise(edges)]:
-        job.result()
+    others = [pool.submit(work, first, last) for first, last in pairwise(edges[1:])]
+    try:
+        work(edges[0], edges[1])  # this thread would only wait
+    finally:
+        for other in others:
+            other.result()
 
 
 @lru_cache(maxsize=4)
@@ -352,15 +356,16 @@ def _scalar(like: Tensor, value: float) -> Any:
     return np.float64(value) if like.dtype == torch.float64 else np.float32(value)
 
 
-def _lanes(d: int, like: Tensor) -> int:
-    """Elements handled at once: four registers of AVX-512 at most, and a divisor of d."""
-    most = 256 // like.element_size()
-    return next(lanes for lanes in (64, 32, 16) if lanes <= most and d % lanes == 0)
-
-
 def _span(d: int, like: Tensor) -> tuple[int, ...]:
-    """See `vectors.py`."""
-    return (0,) * (_lanes(d, like) // UNIT)
+    """How many elements of a row are handled at once, as `vectors.py` wants it."""
+    return _units(d, like.element_size())
+
+
+@lru_cache
+def _units(d: int, item_bytes: int) -> tuple[int, ...]:
+    """Four registers of AVX-512 at most, and a divisor of d."""
+    lanes = next(lanes for lanes in (64, 32, 16) if lanes <= 256 // item_bytes and d % lanes == 0)
+    return (0,) * (lanes // UNIT)
 
 
 def _whole_units(t: Tensor) -> Tensor:

@@ -8,18 +8,26 @@ from numba import njit
 from resolvent.ops.cpu_forward import LOWEST, clear, softmax
 from resolvent.ops.vectors import UNIT, dot, fma, load, prefetch, store, times
 
-_AHEAD = 8  # rows lie anywhere in a long cache: ask for them before they are needed
+# Rows lie anywhere in a long cache. So each pass over the sources asks for the rows of the next one: values while it
+# scores A's keys, then B's keys, then outputs, then A's keys of the next head. (To ask for nothing is harmless.)
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
-def _score(q, at, keys, base, reads, count, factor, d, size, weights):
+def _score(q, at, keys, base, reads, count, factor, d, size, weights, following, following_d, following_size):
     for e in range(0, d, len(size) * UNIT):
         row = times(factor, load(q, np.uint64(at * d + e), size))
         for c in range(count):
-            ahead = min(c + _AHEAD, count - 1)
-            prefetch(keys, np.uint64((base + reads[np.uint64(ahead)]) * d + e), size)
-            s = dot(row, load(keys, np.uint64((base + reads[np.uint64(c)]) * d + e), size))
+            j = base + reads[np.uint64(c)]
+            if e == 0:
+                _ask(following, j, following_d, following_size)
+            s = dot(row, load(keys, np.uint64(j * d + e), size))
             weights[np.uint64(c)] = s if e == 0 else weights[np.uint64(c)] + s
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
+def _ask(array, j, d, size):
+    for e in range(0, d, len(size) * UNIT):
+        prefetch(array, np.uint64(j * d + e), size)
 
 
 @njit(nogil=True, cache=True, error_model="numpy", _nrt=False)
@@ -36,7 +44,7 @@ def decode(
         weight = one - g
         if direct:
             clear(weights, count + UNIT, LOWEST)
-            _score(qa, head, keys_a, base, reads, count, scale, dk, size_k, weights)
+            _score(qa, head, keys_a, base, reads, count, scale, dk, size_k, weights, values, d, size)
             s = nil
             for e in range(0, dk, len(size_k) * UNIT):
                 p = np.uint64(head * dk + e)
@@ -49,24 +57,26 @@ def decode(
             sums = times(weight, load(x, p, size))
             if direct:
                 for c in range(count):
-                    ahead = min(c + _AHEAD, count - 1)
-                    prefetch(values, np.uint64((base + reads[np.uint64(ahead)]) * d + e), size)
-                    row = load(values, np.uint64((base + reads[np.uint64(c)]) * d + e), size)
+                    j = base + reads[np.uint64(c)]
+                    if e == 0 and scored:
+                        _ask(keys_b, j, dk, size_k)
+                    row = load(values, np.uint64(j * d + e), size)
                     sums = fma(weights[np.uint64(c)], row, sums)
             store(y, p, sums)
         if recurrent and count > 0:
             weights[np.uint64(0)] = g
             if scored:
                 clear(weights, count, LOWEST)
-                _score(qb, head, keys_b, base, reads, count, scale, dk, size_k, weights)
+                _score(qb, head, keys_b, base, reads, count, scale, dk, size_k, weights, outputs, d, size)
                 softmax(weights, 0, count, g, stats, 0)
             for e in range(0, d, len(size) * UNIT):
                 p = np.uint64(head * d + e)
                 sums = load(y, p, size)
                 for c in range(count):
-                    ahead = min(c + _AHEAD, count - 1)
-                    prefetch(outputs, np.uint64((base + reads[np.uint64(ahead)]) * d + e), size)
-                    row = load(outputs, np.uint64((base + reads[np.uint64(c)]) * d + e), size)
+                    j = base + reads[np.uint64(c)]
+                    if e == 0 and direct:
+                        _ask(keys_a, j + slots, dk, size_k)
+                    row = load(outputs, np.uint64(j * d + e), size)
                     sums = fma(weights[np.uint64(c)], row, sums)
                 store(y, p, sums)
         if write >= 0:

@@ -77,13 +77,13 @@ def _at_once(
 def _one_by_one(
     chunk: tuple[Tensor, ...], cache: DecodeCache, group: slice, parts: dict[str, Tensor], scale: float, step: Any
 ) -> Tensor:
-    outputs = []
-    for t in range(chunk[0].shape[-2]):
+    outputs, n = [], chunk[0].shape[2]
+    for t in range(n):
         reads = cache.reads(group)
         into, _ = cache.advance(group, 1)
-        token = tuple(tensor[:, :, t] for tensor in chunk)
+        token = chunk if n == 1 else tuple(tensor[:, :, t : t + 1] for tensor in chunk)
         outputs.append(step(token, parts, cache.pattern, reads, int(into[0]) if len(into) else -1, scale))
-    return outputs[0][:, :, None] if len(outputs) == 1 else torch.stack(outputs, 2)
+    return outputs[0] if n == 1 else torch.cat(outputs, 2)
 
 
 def _index(values: Integers, like: Tensor) -> Tensor:

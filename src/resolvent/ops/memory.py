@@ -7,20 +7,36 @@ therefore mapped here, on request in pages of 2 MiB, and unmapped when the tenso
 
 from __future__ import annotations
 
+import math
 import mmap
 import sys
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 _LARGE = 1 << 22  # bytes from which it pays
+_CONTIGUOUS = torch.contiguous_format
 _BY_REQUEST = sys.platform == "linux" and hasattr(mmap, "MADV_HUGEPAGE")
 
 
 def empty_like(t: Tensor) -> Tensor:
     """`torch.empty_like`, contiguous."""
-    if t.nbytes < _LARGE or t.device.type != "cpu" or not _BY_REQUEST:
-        return torch.empty_like(t, memory_format=torch.contiguous_format)
-    memory = mmap.mmap(-1, t.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return _map(t.shape, t.dtype) if _pays(t.nbytes, t.device) else torch.empty_like(t, memory_format=_CONTIGUOUS)
+
+
+def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """`torch.zeros`. A long decode cache is read all over, and with pages of 4 KiB every read would look one up."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    return _map(shape, dtype) if _pays(nbytes, torch.device(device)) else torch.zeros(shape, dtype=dtype, device=device)
+
+
+def _pays(nbytes: int, device: torch.device) -> bool:
+    return _BY_REQUEST and nbytes >= _LARGE and device.type == "cpu"
+
+
+def _map(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Memory as the system gives it, which is zero."""
+    memory = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=t.dtype).view(t.shape)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

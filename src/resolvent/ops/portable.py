@@ -53,7 +53,8 @@ def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, where: Rows, y_known: T
 def step(
     token: tuple[Tensor, ...], parts: dict[str, Tensor], pattern: Pattern, reads: Integers, write: int, scale: float
 ) -> Tensor:
-    """One token, (B, H, D) tensors, out of a cache: it reads the slots `reads`, and its rows go into slot `write`."""
+    """One token, N = 1, out of a cache: it reads the slots `reads`, and its rows go into slot `write`."""
+    token = tuple(t[:, :, 0] for t in token)
     working = _working_dtype(token[0])
     x, qa, ka, qb, _, gate = (t.to(working) for t in token)
     slots = torch.tensor(reads, device=x.device)
@@ -74,7 +75,7 @@ def step(
         for name, row in (("values", token[0]), ("keys_a", token[2]), ("outputs", y), ("keys_b", token[4])):
             if name in parts:
                 parts[name][:, :, write] = row
-    return y
+    return y[:, :, None]
 
 
 def _solve(x: Tensor, alpha: Tensor, beta: Tensor | None, p: Plan, y_known: Tensor | None) -> Tensor:

@@ -45,6 +45,7 @@ def step(
     token: tuple[Tensor, ...], parts: dict[str, Tensor], pattern: Pattern, reads: Integers, write: int, scale: float
 ) -> Tensor:
     """One token out of a cache; as `portable.step`."""
+    token = tuple(t[:, :, 0] for t in token)
     working = torch.float64 if token[0].dtype == torch.float64 else torch.float32
     x, qa, ka, qb, _, gate = (t.to(working) for t in token)
     slots = torch.tensor(reads, device=x.device)
@@ -67,7 +68,7 @@ def step(
         rows = {"values": token[0], "keys_a": token[2], "outputs": y, "keys_b": token[4], "logs": logs}
         for name, part in parts.items():
             part[:, :, write] = rows[name]
-    return y
+    return y[:, :, None]
 
 
 def coefficients(
