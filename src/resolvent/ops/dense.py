@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from resolvent.ops import dense_blocks as blocks
 from resolvent.ops.rows import Rows
@@ -40,6 +40,8 @@ def mix(
     require(where.pattern)
     if x.numel() == 0 or where.new == 0:
         return x[..., where.known :, :]
+    if not where.pattern.recurrent and len(where.cuts) == 2 and not where.known and not torch.is_grad_enabled():
+        return scaled_dot_product_attention(qa, ka, x, is_causal=True, scale=scale)  # attention, and nothing else
     d, width = x.shape[-1], max(x.shape[-1], qa.shape[-1])  # the fused kernels want one width for all
     y_known = x[..., :0, :] if y_known is None else y_known
     given = [_flat(gate[..., None], 1), *(_flat(t, width) for t in (qa, qb, x, ka, kb))]
