@@ -166,7 +166,9 @@ def bench_patterns(
     ] = None,
     against: Annotated[
         list[str] | None,
-        typer.Option(help="A peer: sdpa, flex, paper or scipy; repeat for more. The first, or sdpa, is the yardstick."),
+        typer.Option(
+            help="A peer: sdpa, flex, paper, scipy, or none; repeat for more. The first, or sdpa, is the yardstick."
+        ),
     ] = None,
     batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 1,
     heads: Heads = 12,
@@ -221,7 +223,7 @@ def bench_patterns(
         report = bench(
             chosen,
             lengths,
-            peers=against or ["sdpa"],
+            peers=[] if against == ["none"] else against or ["sdpa"],
             batch=batch,
             heads=heads,
             head_dim=head_dim,

@@ -30,20 +30,20 @@ def bench(
 ) -> Report:
     """Forward, and forward with backward, of each pattern and peer, interleaved, at one length or several.
 
-    The first peer is the yardstick; where it depends on the pattern (flex, scipy), each pattern has its own. `memory`
-    measures peak memory, too. `after_each` is called rounds + 1 times per length. A peer that cannot run is reported as
+    The first peer, if any, is the yardstick; where it depends on the pattern (flex, scipy), each pattern has its own.
+    `memory` measures peak memory, too. `after_each` is called rounds + 1 times per length. A peer that cannot run is reported as
     missing, with the reason.
     """
     sizes = sorted({require_length(size) for size in (n if isinstance(n, Sequence) else [n])})
     _check(sizes, peers, batch=batch, heads=heads, head_dim=head_dim, rounds=rounds)
     held = _memory(sizes, batch, heads, head_dim, patterns, peers, backend) if memory else {}
-    machine = measure_machine()
+    machine, yardstick = measure_machine(), peers[0] if peers else "none"
     lengths = []
     for size in sizes:
         problem = Problem(size, batch, heads, head_dim)
         cases, missing = _cases(problem, patterns, peers, backend)
         seconds = take_turns(cases, problem.weights, rounds, after_each)
-        lengths.append(_length(size, cases, missing, seconds, held, peers[0], machine))
+        lengths.append(_length(size, cases, missing, seconds, held, yardstick, machine))
     return Report(
         batch=batch,
         heads=heads,
@@ -53,7 +53,7 @@ def bench(
         threads=torch.get_num_threads(),
         rounds=rounds,
         torch_version=torch.__version__,
-        yardstick=peers[0],
+        yardstick=yardstick,
         machine=machine,
         lengths=lengths,
         growth=growth(lengths),
@@ -72,9 +72,9 @@ def _check(sizes: list[int], peers: Sequence[str], **counts: int) -> None:
     if not sizes:
         raise PatternError("expected at least one length n, got none.")
     unknown = [peer for peer in peers if peer not in PEERS]
-    if unknown or not peers:
-        hint = closest(unknown[0], PEERS) if unknown else ""
-        raise PatternError(f"expected peers among {', '.join(PEERS)}, got {', '.join(peers) or 'none'}.{hint}")
+    if unknown:
+        hint = closest(unknown[0], PEERS)
+        raise PatternError(f"expected peers among {', '.join(PEERS)}, got {', '.join(peers)}.{hint}")
     for name, count in counts.items():
         if not is_integer(count) or count < 1:
             raise PatternError(f"expected {name} to be an integer ≥ 1, got {count!r}.")

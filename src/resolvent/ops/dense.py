@@ -111,4 +111,5 @@ def _sequences(given: list[Tensor], where: Rows) -> Iterator[tuple[Tensor, ...]]
 def _flat(t: Tensor, width: int) -> Tensor:
     """(heads, rows, columns) in float64 or float32, widened with zeros."""
     t = t if t.dtype == torch.float64 else t.float()
-    return pad(t.flatten(0, 1), (0, width - t.shape[-1]))
+    t = t.flatten(0, 1)
+    return t if width == t.shape[-1] else pad(t, (0, width - t.shape[-1]))  # to pad with nothing would be a copy

@@ -1,6 +1,6 @@
 """Long-lived memory in large pages: a long decode cache is read all over, and every 4 KiB page would be looked up.
 
-(For results of single calls it does not pay: they come and go, and the system may have to tidy up before it finds room.)
+(For results of single calls it does not pay: they come and go, and the system may have to tidy up to find room.)
 """
 
 from __future__ import annotations

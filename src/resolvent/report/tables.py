@@ -107,9 +107,10 @@ def speed_notes(report: dict[str, Any]) -> str:
     """What the numbers of a bench report mean, and the machine's bounds."""
     machine, notes = report["machine"], []
     timings = [timing for length in report["lengths"] for timing in length["timings"]]
+    compared = report["yardstick"] != "none"
     notes.append(
-        f"ms: median of {report['rounds']} interleaved rounds, and the least…most.  "
-        f"×: times as fast as {report['yardstick']}{_own_pattern(report)}."
+        f"ms: median of {report['rounds']} interleaved rounds, and the least…most."
+        + (f"  ×: times as fast as {report['yardstick']}{_own_pattern(report)}." if compared else "")
     )
     notes.append(
         f"machine, {report['threads']} threads: matrix products {machine['matmul_gflops']:.0f} GFLOP/s; loads "
