@@ -31,8 +31,8 @@ def bench(
     """Forward, and forward with backward, of each pattern and peer, interleaved, at one length or several.
 
     The first peer, if any, is the yardstick; where it depends on the pattern (flex, scipy), each pattern has its own.
-    `memory` measures peak memory, too. `after_each` is called rounds + 1 times per length. A peer that cannot run is reported as
-    missing, with the reason.
+    `memory` measures peak memory, too. `after_each` is called rounds + 1 times per length. A peer that cannot run is
+    reported as missing, with the reason.
     """
     sizes = sorted({require_length(size) for size in (n if isinstance(n, Sequence) else [n])})
     _check(sizes, peers, batch=batch, heads=heads, head_dim=head_dim, rounds=rounds)

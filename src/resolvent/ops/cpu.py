@@ -279,9 +279,12 @@ class _Run:
         self.where, self.plan, self.like = where, plan(where), x
         self.heads, self.d, self.dk = x.shape[0] * x.shape[1], x.shape[-1], q.shape[-1]
         self.scale = _scalar(x, scale)
-        # Wide rows gain from large blocks, in which the windows of neighbouring far strides overlap.
-        self.block = 64 if self.plan.most <= UNIT else 256 if self.plan.most <= 96 else 1024
-        self.group = UNIT if self.plan.most <= 96 else 8
+        # Wide rows and long sequences gain from large blocks, in which the windows of far strides overlap.
+        if self.plan.most <= UNIT:
+            self.block = 64 if where.longest <= 8192 else 512
+        else:
+            self.block = 256 if self.plan.most <= 96 else 1024
+        self.group = UNIT
         self.block = min(self.block, -(-max(where.longest, 1) // UNIT) * UNIT)
 
     def __call__(self, kernel: Callable[..., None], tensors: list[Tensor], scratch: Callable[[], list[Any]]) -> None:
