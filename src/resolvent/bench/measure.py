@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from resolvent.bench.peers import Case
+from resolvent.ops.memory import release
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
@@ -74,6 +75,7 @@ def peak_bytes(run: Callable[[], object]) -> int | None:
     caller warms up, so that compiling does not count, and uses `frugal_allocator`.
     """
     gc.collect()
+    release()
     if not _give_back_free_pages() or not _forget_peak():
         return None
     before = _resident("VmRSS")

@@ -20,6 +20,7 @@ from resolvent.ops import cpu_solve, portable
 from resolvent.ops.cpu_backward import backward
 from resolvent.ops.cpu_decode import decode
 from resolvent.ops.cpu_forward import STATS, forward
+from resolvent.ops.memory import empty_like
 from resolvent.ops.rows import Rows, Table
 from resolvent.ops.vectors import UNIT
 from resolvent.patterns import Pattern
@@ -184,7 +185,7 @@ def sweep(inputs: Sequence[Tensor], where: Rows, scale: float, y_known: Tensor |
     *vectors, gate = (t.detach() for t in inputs)
     d = vectors[0].shape[-1]
     padded = [_whole_units(t) for t in vectors]
-    y = torch.empty_like(padded[0])
+    y = empty_like(padded[0])
     if where.known and y_known is not None:
         y[:, :, : where.known] = _whole_units(y_known.detach())
     stats = gate.new_empty((*gate.shape, STATS)).zero_()  # not all are written, and none may be random
@@ -201,7 +202,7 @@ def sweep_back(
     d, dk = vectors[0].shape[-1], vectors[1].shape[-1]
     padded = [_whole_units(t) for t in vectors]
     x = padded[0]
-    dx, dqa, dka, dqb, dkb = (torch.empty_like(t) for t in padded)
+    dx, dqa, dka, dqb, dkb = (empty_like(t) for t in padded)
     dgate = torch.empty_like(gate, memory_format=torch.contiguous_format)
     dy_known = x.new_empty((*x.shape[:2], where.known, x.shape[-1]))
     run = _Run(where, x, padded[1], scale)

@@ -1,0 +1,66 @@
+"""Memory is reused only when nobody can see it any more."""
+
+import gc
+
+import torch
+
+import resolvent as rv
+from resolvent.ops import memory
+from tests.laws.test_backends import mixer_inputs
+
+LIKE = torch.empty(1 << 19)  # 2 MiB
+
+
+def test_memory_comes_back_when_its_tensor_dies() -> None:
+    memory.release()
+    first = memory.empty_like(LIKE)
+    address = first.data_ptr()
+    del first
+    gc.collect()
+    again = memory.empty_like(LIKE)
+    assert again.data_ptr() == address
+    assert (again.shape, again.dtype, again.is_contiguous()) == (LIKE.shape, LIKE.dtype, True)
+
+
+def test_any_view_keeps_it() -> None:
+    memory.release()
+    first = memory.empty_like(LIKE).fill_(1)
+    part = first[5:9].view(2, 2)
+    del first
+    gc.collect()
+    others = [memory.empty_like(LIKE).fill_(2) for _ in range(3)]
+    assert (part == 1).all()
+    assert len({t.data_ptr() for t in others}) == 3
+
+
+def test_results_outlive_later_calls() -> None:
+    """Outputs, gradients and what autograd saved stay as they were while other calls run."""
+    inputs = {name: t.requires_grad_() for name, t in mixer_inputs(3000, torch.float32, 2, 3, 16, 16).items()}
+    y = rv.mix(**inputs, p="exponential")
+    assert y.nbytes >= 1 << 20
+    kept = y.detach().clone()
+    grads = torch.autograd.grad(y, list(inputs.values()), torch.ones_like(y), retain_graph=True)
+    copies = [g.clone() for g in grads]
+    for _ in range(3):
+        other = rv.mix(**{k: t.detach() * 2 for k, t in inputs.items()}, p="exponential")
+        del other
+    assert torch.equal(y.detach(), kept)
+    assert all(torch.equal(g, c) for g, c in zip(grads, copies, strict=True))
+    again = torch.autograd.grad(y, list(inputs.values()), torch.ones_like(y))
+    assert all(torch.equal(g, c) for g, c in zip(again, copies, strict=True))
+
+
+def test_no_more_is_kept_than_promised() -> None:
+    memory.release()
+    tensors = [memory.empty_like(torch.empty(1 << 22)) for _ in range(20)]  # 16 MiB each
+    del tensors
+    gc.collect()
+    held = sum(size * len(blocks) for size, blocks in memory._free.items())
+    assert 0 < held <= memory._MOST
+    memory.release()
+    assert not memory._free
+
+
+def test_zeros_are_zero_however_large() -> None:
+    for size in (10, 1 << 21):
+        assert not memory.zeros((size, 2), torch.float32, "cpu").any()
