@@ -1,7 +1,7 @@
 """Memory that is not given back at once, and memory in large pages.
 
 The allocator that torch uses on a CPU returns every large block to the system when it is freed, so that each call
-begins with untouched pages: measured, a third to a half of the time of a backward sweep (docs/log.md). So results of moderate
+begins with untouched pages: measured, a third to a half of a backward sweep (docs/log.md). So results of moderate
 size are kept for reuse when their tensors die, up to `_MOST` bytes in all; `release()` lets go of them.
 """
 
