@@ -15,8 +15,6 @@ from resolvent.ops import portable, portable_plan, reference
 from resolvent.ops.rows import Rows, rows
 from tests.laws.test_backends import PATTERNS, TOLERANCE, Inputs, gradients, mixer_inputs
 
-LENGTHS = [1, 2, 3, 63, 65]
-CASES = [(spec, n) for spec in PATTERNS for n in LENGTHS]
 SCALE = 7**-0.5
 
 
@@ -45,16 +43,6 @@ def explicit_inputs(where: Rows, beyond: float) -> Inputs:
     if where.known and where.pattern.recurrent:
         inputs["y_known"] = torch.randn(2, 2, where.known, 3)
     return {name: t.double() for name, t in inputs.items()}
-
-
-@pytest.mark.parametrize(("spec", "n"), CASES)
-def test_mix(spec: str, n: int) -> None:
-    where = rows(rv.pattern(spec), (0, n))
-    assert_same_gradients(
-        lambda **t: portable.mix(**t, where=where, scale=SCALE),
-        lambda **t: reference.mix(**t, where=where, scale=SCALE),
-        mixer_inputs(n, torch.float64, 1, 2),
-    )
 
 
 @pytest.mark.parametrize("spec", PATTERNS)

@@ -40,7 +40,8 @@ class Choice:
 
 def choose_backend(x: Tensor, p: Pattern | str = "exponential") -> Choice:
     """What `backend="auto"` does with a tensor like this, (B, H, N, D), and a pattern."""
-    return _choose("auto", x, _kind(p, False))
+    kind = _kind(p, False)
+    return _choose("auto", x, kind, kind.dense)
 
 
 def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, p: Pattern | str, *, backend: str = "auto") -> Tensor:
@@ -64,7 +65,7 @@ def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, p: Pattern | str, *, ba
         _check_shape("beta", beta, (*x.shape[:-1], width), f"(B, H, N, {width}) for {p} on {n} tokens")
     _check_alike(x=x, alpha=alpha, beta=beta)
     kind = _kind(p, False)
-    name = _choose(backend, x, kind._replace(dense=False)).backend  # coefficients are n × W in any case
+    name = _choose(backend, x, kind, False).backend  # coefficients are n × W in any case
     _check_backend(name, x.device, kind)
     result: Tensor = BACKENDS[name].solve(x, alpha, beta, where)
     return result
@@ -107,7 +108,7 @@ def mix(
     if cu_seqlens is not None and start is not None:
         raise ValueError("expected cu_seqlens (packed) or start (padded on the left), got both.")
     cuts = (0, n) if cu_seqlens is None else _cuts(cu_seqlens, n)
-    name = _choose(backend, x, kind._replace(dense=kind.dense and not whole_t)).backend
+    name = _choose(backend, x, kind, kind.dense and not whole_t).backend
     _check_backend(name, x.device, kind)
     moved = inputs if start is None else _to_the_front(inputs, begin := _starts(start, x))
     with _as_prepared(x.device.type):
@@ -148,7 +149,7 @@ def extend(
     x, key_dim = inputs[0], inputs[1].shape[-1]
     _check_cache(cache, x, key_dim, kind, normalise)
     starts = [0] * x.shape[0] if start is None else _starts(start, x).tolist()
-    name = _choose(backend, x, kind._replace(dense=kind.dense and not whole_t)).backend
+    name = _choose(backend, x, kind, kind.dense and not whole_t).backend
     _check_backend(name, x.device, kind)
     fast = name in ("cpu", "dense") and x.device.type == "cpu" and cpu.can_step(x, key_dim, cache.parts)
     step = whole.step if whole_t else cpu.step if fast else portable.step
@@ -301,12 +302,12 @@ def _shown(values: list[int]) -> str:
     return str(values) if len(values) <= 12 else f"[{', '.join(map(str, values[:10]))}, …, {values[-1]}]"
 
 
-def _choose(name: str, x: Tensor, kind: Kind) -> Choice:
+def _choose(name: str, x: Tensor, kind: Kind, by_products: bool) -> Choice:
     if name != "auto":
         return Choice(name, "it was asked for")
     on_cpu = x.device.type == "cpu"
     short = on_cpu and kind.recurrent and x.ndim == 4 and x.shape[2] < _LONG
-    if kind.dense and not short:
+    if by_products and not short:
         return Choice("dense", "every token reads every earlier one, and matrix products do that best")
     if on_cpu:
         return Choice("cpu", "the tensors are on a CPU, and compiled kernels cover every pattern there")
