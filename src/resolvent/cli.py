@@ -167,7 +167,7 @@ def bench_patterns(
     against: Annotated[
         list[str] | None,
         typer.Option(
-            help="A peer: sdpa, flex, paper or scipy; repeat for more. The first, or sdpa, is the yardstick; none: no peer."
+            help="A peer: sdpa, flex, paper or scipy; repeat for more. The first, or sdpa, is the yardstick; or none."
         ),
     ] = None,
     batch: Annotated[int, typer.Option(help="Sequences in a batch.")] = 1,

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
 
 import resolvent as rv
@@ -77,7 +78,7 @@ def test_operator(backend: str, requires_grad: bool) -> None:
 def test_compile(spec: str) -> None:
     """One graph for all lengths after the first, and the same gradients. (Traced by AOT; no C++ compiler is needed.)"""
     torch._dynamo.reset()
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend("aot_eager")
     run = torch.compile(lambda **t: rv.mix(**t, p=spec) + 1, fullgraph=True, backend=counter)
     for n in (33, 48, 64, 100, 77):
         inputs = {name: t.requires_grad_() for name, t in mixer_inputs(n, torch.float32).items()}

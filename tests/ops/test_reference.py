@@ -299,7 +299,8 @@ def test_errors_say_what_was_expected() -> None:
     ):
         mix(**(i | {"gate": i["gate"][..., :5]}), p="dense")
     with pytest.raises(
-        ValueError, match=r"unknown backend 'referense': expected auto or cpu, reference. Did you mean 'reference'"
+        ValueError,
+        match=r"unknown backend 'referense': expected auto or cpu, dense, torch, reference. Did you mean 'reference'",
     ):
         rv.mix(**i, p="dense", backend="referense")
     with pytest.raises(rv.PatternError, match="unknown pattern"):
