@@ -92,6 +92,19 @@ def test_compile(spec: str) -> None:
     assert counter.frame_count <= 2
 
 
+def test_what_cannot_be_traced_says_so() -> None:
+    inputs = mixer_inputs(9, torch.float32)
+    for options, message in [
+        ({"normalise": "whole"}, "cannot be traced"),
+        ({"p": rv.strided(lambda k: k + 1)}, "a spelling"),
+    ]:
+        run = torch.compile(
+            lambda o=options, **t: rv.mix(**{"p": "exponential", **t, **o}), backend="eager", fullgraph=True
+        )
+        with pytest.raises(Exception, match=message):
+            run(**inputs)
+
+
 class Layer(torch.nn.Module):
     def forward(self, x: Tensor, qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor) -> Tensor:
         return rv.mix(x, qa, ka, qb, kb, gate, "exponential+cache")

@@ -185,3 +185,17 @@ def test_a_cache_that_does_not_fit_is_refused_untouched() -> None:
             rv.extend(**{"p": "exponential", "cache": cache, **inputs, **change})
     assert all(torch.equal(part, before[name]) for name, part in cache.parts.items())
     assert cache.positions.tolist() == [4, 4]
+    own, other = rv.strided(lambda k: k + 1), rv.strided(lambda k: 2 * k + 1)  # two functions of one name
+    with pytest.raises(ValueError, match="expected a cache of stride"):
+        rv.extend(**inputs, p=other, cache=cache_for(own, inputs))
+    with pytest.raises(ValueError, match="expected normalise 'gate' or 'whole', got 'half'"):
+        cache_for("exponential", inputs, normalise="half")
+
+
+def test_a_full_cache_counts_tokens_not_padding() -> None:
+    inputs = mixer_inputs(24, torch.float64, 2, 2)
+    cache = cache_for("exponential", inputs, tokens=20)
+    y = rv.extend(**inputs, p="exponential", cache=cache, start=[4, 6])
+    assert_same(y, rv.mix(**inputs, p="exponential", start=[4, 6]))
+    nothing = {name: t[:0] for name, t in inputs.items()}
+    assert rv.extend(**nothing, p="exponential", cache=cache_for("exponential", nothing)).shape == (0, 2, 24, 5)

@@ -47,6 +47,8 @@ class DecodeCache:
         self.pattern = pattern(self.pattern)
         if self.tokens is not None and self.tokens < 1:
             raise ValueError(f"expected a cache for at least one token, got tokens={self.tokens}.")
+        if self.normalise not in ("gate", "whole"):
+            raise ValueError(f"expected normalise 'gate' or 'whole', got {self.normalise!r}.")
         self.room = 64 if self.tokens is None else self.tokens
         slots = self.pattern.slots(self.room)
         shape = (self.batch, self.heads, slots)

@@ -26,10 +26,14 @@ def handles(pattern: Pattern) -> bool:
 
 def require(pattern: Pattern) -> None:
     if not handles(pattern):
-        raise ValueError(
-            f"backend 'dense' expects a pattern in which every token reads every earlier one, such as 'dense' or "
-            f"'attention', got '{pattern}': use backend='cpu' or 'torch' for it."
-        )
+        raise ValueError(refusal(str(pattern)))
+
+
+def refusal(spelling: str) -> str:
+    return (
+        "backend 'dense' expects a pattern in which every token reads every earlier one, such as 'dense' or "
+        f"'attention', got '{spelling}': use backend='cpu' or 'torch' for it."
+    )
 
 
 def mix(

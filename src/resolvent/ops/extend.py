@@ -24,7 +24,10 @@ def advance(inputs: Inputs, cache: DecodeCache, starts: list[int], scale: float,
     position go together; rows before `starts[b]` are padding, and their outputs zero.
     """
     n = inputs[0].shape[-2]
-    cache.make_room(int(cache.positions.max()) + n)  # before anything is written
+    if not cache.batch:
+        return inputs[0]
+    ends = [position + n - start for position, start in zip(cache.positions.tolist(), starts, strict=True)]
+    cache.make_room(max(ends))  # before anything is written
     together = len(set(zip(cache.positions.tolist(), starts, strict=True))) == 1
     groups = [slice(0, cache.batch)] if together else [slice(b, b + 1) for b in range(cache.batch)]
     differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in (*inputs, *cache.parts.values()))

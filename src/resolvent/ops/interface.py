@@ -19,12 +19,11 @@ from resolvent.ops.extend import advance
 from resolvent.ops.rows import rows
 from resolvent.patterns import Pattern, pattern
 from resolvent.patterns.errors import closest
+from resolvent.patterns.strides import Rule
 
 BACKENDS: dict[str, ModuleType] = {"cpu": cpu, "dense": dense, "torch": portable, "reference": reference}
 
-_LONG = (
-    768  # tokens from which blocks of matrix products are faster than kernels for the dense recurrence (docs/log.md)
-)
+_LONG = 768  # tokens from which matrix products beat the kernels for the dense recurrence (docs/log.md)
 
 Integers = Sequence[int] | Tensor
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]  # x, qa, ka, qb, kb, gate
@@ -111,6 +110,8 @@ def mix(
     name = _choose(backend, x, kind, kind.dense and not whole_t).backend
     _check_backend(name, x.device, kind)
     moved = inputs if start is None else _to_the_front(inputs, begin := _starts(start, x))
+    if torch.compiler.is_compiling():
+        _check_traceable(kind, whole_t)
     with _as_prepared(x.device.type):
         if whole_t:
             y, _ = whole.mix(*moved, rows(_pattern(p, False), cuts), scale, BACKENDS[name])
@@ -147,7 +148,7 @@ def extend(
     whole_t = _is_whole(normalise, kind, tied)
     inputs, scale = _prepare(x, qa, ka, qb, kb, gate, kind, scale, scored=kind.direct or whole_t)
     x, key_dim = inputs[0], inputs[1].shape[-1]
-    _check_cache(cache, x, key_dim, kind, normalise)
+    _check_cache(cache, x, key_dim, _pattern(p, tied is not None), normalise)
     starts = [0] * x.shape[0] if start is None else _starts(start, x).tolist()
     name = _choose(backend, x, kind, kind.dense and not whole_t).backend
     _check_backend(name, x.device, kind)
@@ -174,6 +175,7 @@ class Kind(NamedTuple):
     direct: bool
     recurrent: bool
     dense: bool
+    spelled: bool  # whether the spelling says it all, which that of a Python function does not
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -184,7 +186,8 @@ def _kind(p: Pattern | str, tied: bool) -> Kind:
 @lru_cache(maxsize=256)
 def _facts(p: Pattern | str, tied: bool) -> Kind:
     found = _pattern(p, tied)
-    return Kind(str(found), found.direct == "all", found.recurrent, dense.handles(found))
+    spelled = not isinstance(found.strides, Rule)
+    return Kind(str(found), found.direct == "all", found.recurrent, dense.handles(found), spelled)
 
 
 def _pattern(p: Pattern | str, tied: bool) -> Pattern:
@@ -321,12 +324,24 @@ def _check_backend(name: str, device: torch.device, kind: Kind) -> None:
     if name == "cpu" and device.type != "cpu":
         raise ValueError(f"backend 'cpu' needs tensors on a CPU, got {device}: use 'torch' there.")
     if name == "dense" and not kind.dense:
-        dense.require(pattern(kind.spelling))
+        raise ValueError(dense.refusal(kind.spelling))
 
 
-def _check_cache(cache: DecodeCache, x: Tensor, key_dim: int, kind: Kind, normalise: str) -> None:
-    if str(cache.pattern) != kind.spelling:
-        raise ValueError(f"expected a cache of {kind.spelling}, got one of {cache.pattern}.")
+def _check_traceable(kind: Kind, whole_t: bool) -> None:
+    """What `torch.compile` and `torch.export` cannot hold in a graph is refused with a reason."""
+    if whole_t:
+        raise NotImplementedError(
+            "normalise='whole' cannot be traced yet: expected 'gate' under torch.compile and export."
+        )
+    if not kind.spelled:
+        raise NotImplementedError(
+            f"{kind.spelling} is a Python function, which no graph can hold: expected a spelling, such as 'stride:k**3+1'."
+        )
+
+
+def _check_cache(cache: DecodeCache, x: Tensor, key_dim: int, p: Pattern, normalise: str) -> None:
+    if cache.pattern != p:
+        raise ValueError(f"expected a cache of {p}, got one of {cache.pattern}.")
     have, want = (cache.batch, cache.heads, cache.dim, cache.key_dim), (*x.shape[:2], x.shape[-1], key_dim)
     if have != want:
         raise ValueError(f"expected a cache for B, H, D, D' = {want}, got one for {have}.")
