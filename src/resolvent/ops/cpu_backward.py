@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from resolvent.ops.cpu_forward import LOWEST, STATS, add, clear, count_inside, score, score_self
+from resolvent.ops.cpu_forward import LOWEST, STATS, add, clear, copy_row, count_inside, place, score, score_self
 from resolvent.ops.vectors import UNIT, dot, exp_less, fma, less, load, prefetch, product, splat, store, times
 
 
@@ -49,12 +49,6 @@ def _gradient(weights, slopes, at, count, part, mean, scale):
         coefficients = times(part, load(weights, p, (0,)))
         store(weights, p, coefficients)
         store(slopes, p, times(scale, product(coefficients, less(load(slopes, p, (0,)), mean))))
-
-
-@njit(error_model="numpy", _nrt=False, forceinline=True)
-def _copy(source, source_at, target, target_at, d, size):
-    for e in range(0, d, len(size) * UNIT):
-        store(target, np.uint64(target_at * d + e), load(source, np.uint64(source_at * d + e), size))
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
@@ -179,12 +173,8 @@ def backward(
     rounded = len(last_reader) > 0
     scored_b = recurrent and most > 1
     kept_pitch = len(widths) + known + UNIT
-    sequences = len(cuts) - 1
     for job in range(first, last):
-        head, sequence = job // sequences, job % sequences
-        end = known + cuts[sequence + 1] - cuts[sequence]
-        x_at = head * (known + cuts[-1]) + cuts[sequence]
-        q_at = head * cuts[-1] + cuts[sequence] - known
+        x_at, q_at, end = place(job, cuts, known)
         for b1 in range(end, known, -block):
             b0 = max(known, b1 - block)
             rows = b1 - b0
@@ -193,28 +183,23 @@ def backward(
                 width = max(width, widths[b0 + r - known])
                 inside[r] = count_inside(offsets, table, widths, known, b0, b0 + r)
                 if not rounded or min(last_reader[b0 + r] + 1, end) <= b1:  # else a later block has begun it
-                    _copy(dy, x_at + b0 + r, du, b0 + r, d, size)
+                    copy_row(dy, x_at + b0 + r, du, b0 + r, d, size)
             fed = recurrent and width > 0
             # The weights again, A~ and B~.
-            clear(weight_a, rows * pitch, LOWEST)
-            clear(weight_b, rows * pitch, LOWEST)
-            clear(slope_a, rows * pitch, 0)
-            clear(slope_b, rows * pitch, 0)
-            for c0 in range(0, width if direct else 0, group):
-                score(qa, q_at, ka, x_at, scale, offsets, table, widths, known, b0, rows, c0, c0 + group, dk, size_k,
-                      weight_a, pitch, -rows)  # fmt: skip
-            for c0 in range(0, width if scored_b else 0, group):
-                score(qb, q_at, kb, x_at, scale, offsets, table, widths, known, b0, rows, c0, c0 + group, dk, size_k,
-                      weight_b, pitch, -rows)  # fmt: skip
+            if scored_b:
+                score(qb, q_at, kb, x_at, scale, offsets, table, widths, known, b0, rows, width, group, dk, size_k,
+                      LOWEST, weight_b, pitch, -rows)  # fmt: skip
+            else:
+                clear(weight_b, rows * pitch, 0)
             if direct:
+                score(qa, q_at, ka, x_at, scale, offsets, table, widths, known, b0, rows, width, group, dk, size_k,
+                      LOWEST, weight_a, pitch, -rows)  # fmt: skip
                 score_self(qa, q_at, ka, x_at, scale, widths, known, b0, rows, dk, size_k, weight_a, pitch)
             for r in range(rows):
                 at = np.uint64(STATS * (q_at + b0 + r))
                 count = widths[b0 + r - known]
                 if direct:
                     _again(weight_a, r * pitch, count + 1, stats[at], stats[at + np.uint64(1)])
-                else:
-                    weight_a[r * pitch] = one
                 if scored_b:
                     _again(weight_b, r * pitch, count, stats[at + np.uint64(2)], stats[at + np.uint64(3)])
                 elif fed and count > 0:
@@ -233,20 +218,22 @@ def backward(
                             o = np.uint64(j * d + e)
                             store(du, o, fma(weight_b[np.uint64(r * pitch + c)], row, load(du, o, size)))
             # Slopes <dU_i, x_j> and <dU_i, y_j>, their means under the weights, and so the gradients of the scores.
-            for c0 in range(0, width if direct else 0, group):
-                score(du, 0, x, x_at, one, offsets, table, widths, known, b0, rows, c0, c0 + group, d, size, slope_a,
-                      pitch, -rows)  # fmt: skip
             if direct:
+                score(du, 0, x, x_at, one, offsets, table, widths, known, b0, rows, width, group, d, size, 0, slope_a,
+                      pitch, -rows)  # fmt: skip
                 score_self(du, 0, x, x_at, one, widths, known, b0, rows, d, size, slope_a, pitch)
             else:
+                clear(weight_a, rows * pitch, 0)
+                clear(slope_a, rows * pitch, 0)
                 for r in range(rows):
                     s = nil
                     for e in range(0, d, len(size) * UNIT):
                         row = load(du, np.uint64((b0 + r) * d + e), size)
                         s += dot(row, load(x, np.uint64((x_at + b0 + r) * d + e), size))
                     slope_a[r * pitch] = s
-            for c0 in range(0, width if fed else 0, group):
-                score(du, 0, y, x_at, one, offsets, table, widths, known, b0, rows, c0, c0 + group, d, size, slope_b,
+                    weight_a[r * pitch] = one
+            if fed:
+                score(du, 0, y, x_at, one, offsets, table, widths, known, b0, rows, width, group, d, size, 0, slope_b,
                       pitch, -rows)  # fmt: skip
             for r in range(rows):
                 count = widths[b0 + r - known]
@@ -282,7 +269,7 @@ def backward(
                         _pass_on(weight_a, pitch, column, du, 0, dx, x_at, j, b0, low, high, fresh, d, size)
                         _pass_on(slope_a, pitch, column, qa, q_at, dka, x_at, j, b0, low, high, fresh, dk, size_k)
                     if fresh and j < b0:
-                        _copy(dy, x_at + j, du, j, d, size)
+                        copy_row(dy, x_at + j, du, j, d, size)
                     if fed and j < b0:
                         _pass_on(weight_b, pitch, column, du, 0, du, 0, j, b0, low, high, False, d, size)
                     if scored_b:
@@ -316,10 +303,10 @@ def backward(
                 _add_self(own_slope, qa, q_at, dka, x_at, b0, rows, dk, size_k)
         if not rounded and known > 0:
             for row in range(known):
-                _copy(dy, x_at + row, du, row, d, size)
+                copy_row(dy, x_at + row, du, row, d, size)
             _receive_far(kept_a, kept_b, kept_pitch, du, dx, x_at, offsets, within, 0, known, end, direct, recurrent,
                          d, size, group)  # fmt: skip
             _receive_keys(qa, qb, dka, dkb, kept_slope_a, kept_slope_b, kept_pitch, q_at, x_at, offsets, within,
                           0, known, known, end, dk, size_k, group, direct, scored_b)  # fmt: skip
-        for row in range(known):
-            _copy(du, row, dy_known, head * known + row, d, size)
+        for row in range(known):  # with known rows there is one sequence, and a job is a head
+            copy_row(du, row, dy_known, job * known + row, d, size)

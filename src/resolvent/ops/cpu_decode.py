@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from resolvent.ops.cpu_forward import LOWEST, clear, softmax
+from resolvent.ops.cpu_forward import LOWEST, clear, copy_row, softmax
 from resolvent.ops.vectors import UNIT, dot, fma, load, prefetch, store, times
 
 # Rows lie anywhere in a long cache. So each pass over the sources asks for the rows of the next one: values while it
@@ -80,15 +80,10 @@ def decode(
                     sums = fma(weights[np.uint64(c)], row, sums)
                 store(y, p, sums)
         if write >= 0:
-            for e in range(0, d, len(size) * UNIT):
-                p, o = np.uint64(head * d + e), np.uint64((base + write) * d + e)
-                if direct:
-                    store(values, o, load(x, p, size))
-                if recurrent:
-                    store(outputs, o, load(y, p, size))
-            for e in range(0, dk, len(size_k) * UNIT):
-                p, o = np.uint64(head * dk + e), np.uint64((base + write) * dk + e)
-                if direct:
-                    store(keys_a, o, load(ka, p, size_k))
-                if scored:
-                    store(keys_b, o, load(kb, p, size_k))
+            if direct:
+                copy_row(x, head, values, base + write, d, size)
+                copy_row(ka, head, keys_a, base + write, dk, size_k)
+            if recurrent:
+                copy_row(y, head, outputs, base + write, d, size)
+            if scored:
+                copy_row(kb, head, keys_b, base + write, dk, size_k)

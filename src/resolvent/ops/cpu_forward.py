@@ -25,21 +25,36 @@ STATS = 4  # numbers kept of a row: softmax(s) = exp(s - top) · factor, for A a
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
+def place(job, cuts, known):
+    """A job is a sequence of a head: where its rows begin in x and in qa (`x_at`, `q_at`), and how many there are."""
+    head, sequence = job // (len(cuts) - 1), job % (len(cuts) - 1)
+    x_at = head * (known + cuts[-1]) + cuts[sequence]
+    q_at = head * cuts[-1] + cuts[sequence] - known
+    return x_at, q_at, known + cuts[sequence + 1] - cuts[sequence]
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
 def score(
-    left, left_at, right, right_at, factor, offsets, table, widths, known, b0, rows, c0, c1, d, size, out, pitch, ahead
-):
-    """out[r, c] = factor · <left_i, right_j> over the sources c0 ≤ c < c1 of the rows i = b0 + r."""
-    for r in range(rows):
-        i = b0 + r
-        for e in range(0, d, len(size) * UNIT):
-            row = times(factor, load(left, np.uint64((left_at + i) * d + e), size))
-            if c0 == 0:
-                prefetch(left, np.uint64((left_at + i + ahead) * d + e), size)
-                prefetch(right, np.uint64((right_at + i + ahead) * d + e), size)
-            for c in range(c0, min(c1, widths[i - known])):
-                j = i - offsets[c] if len(offsets) else table[i - known, c]
-                s = dot(row, load(right, np.uint64((right_at + j) * d + e), size))
-                out[np.uint64(r * pitch + c)] = s if e == 0 else out[np.uint64(r * pitch + c)] + s
+    left, left_at, right, right_at, factor, offsets, table, widths, known, b0, rows, width, group, d, size,
+    beyond, out, pitch, ahead,
+):  # fmt: skip
+    """out[r, c] = factor · <left_i, right_j> over the sources of the rows i = b0 + r, and `beyond` after them.
+
+    A group of sources at a time, and the rows `ahead` of these are asked for, which come next.
+    """
+    clear(out, rows * pitch, beyond)
+    for c0 in range(0, width, group):
+        for r in range(rows):
+            i = b0 + r
+            for e in range(0, d, len(size) * UNIT):
+                row = times(factor, load(left, np.uint64((left_at + i) * d + e), size))
+                if c0 == 0:
+                    prefetch(left, np.uint64((left_at + i + ahead) * d + e), size)
+                    prefetch(right, np.uint64((right_at + i + ahead) * d + e), size)
+                for c in range(c0, min(c0 + group, widths[i - known])):
+                    j = i - offsets[c] if len(offsets) else table[i - known, c]
+                    s = dot(row, load(right, np.uint64((right_at + j) * d + e), size))
+                    out[np.uint64(r * pitch + c)] = s if e == 0 else out[np.uint64(r * pitch + c)] + s
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
@@ -61,6 +76,12 @@ def add(weights, at, values, values_at, offsets, table, known, i, c0, c1, d, e, 
         j = i - offsets[c] if len(offsets) else table[i - known, c]
         start = fma(weights[np.uint64(at + c)], load(values, np.uint64((values_at + j) * d + e), size), start)
     return start
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
+def copy_row(source, source_at, target, target_at, d, size):
+    for e in range(0, d, len(size) * UNIT):
+        store(target, np.uint64(target_at * d + e), load(source, np.uint64(source_at * d + e), size))
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
@@ -115,27 +136,20 @@ def forward(
     pitch = (most + UNIT) // UNIT * UNIT
     lanes = len(size) * UNIT
     one, nil = x.dtype.type(1), x.dtype.type(0)
-    sequences = len(cuts) - 1
     for job in range(first, last):
-        head, sequence = job // sequences, job % sequences
-        end = known + cuts[sequence + 1] - cuts[sequence]
-        x_at = head * (known + cuts[-1]) + cuts[sequence]
-        q_at = head * cuts[-1] + cuts[sequence] - known
+        x_at, q_at, end = place(job, cuts, known)
         for b0 in range(known, end, block):
             rows = min(block, end - b0)
             width = 0
             for r in range(rows):
                 width = max(width, widths[b0 + r - known])
             narrow = width <= UNIT
-            clear(weight_a, rows * pitch, LOWEST)
-            clear(weight_b, rows * pitch, LOWEST)
-            for c0 in range(0, width if direct else 0, group):
-                score(qa, q_at, ka, x_at, scale, offsets, table, widths, known, b0, rows, c0, c0 + group, dk, size_k,
-                      weight_a, pitch, rows)  # fmt: skip
-            for c0 in range(0, width if recurrent and most > 1 else 0, group):
-                score(qb, q_at, kb, x_at, scale, offsets, table, widths, known, b0, rows, c0, c0 + group, dk, size_k,
-                      weight_b, pitch, rows)  # fmt: skip
+            if recurrent and most > 1:
+                score(qb, q_at, kb, x_at, scale, offsets, table, widths, known, b0, rows, width, group, dk, size_k,
+                      LOWEST, weight_b, pitch, rows)  # fmt: skip
             if direct:
+                score(qa, q_at, ka, x_at, scale, offsets, table, widths, known, b0, rows, width, group, dk, size_k,
+                      LOWEST, weight_a, pitch, rows)  # fmt: skip
                 score_self(qa, q_at, ka, x_at, scale, widths, known, b0, rows, dk, size_k, weight_a, pitch)
             for r in range(rows):
                 i = b0 + r

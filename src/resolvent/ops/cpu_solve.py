@@ -8,6 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from resolvent.ops.cpu_forward import place
+
 _FAST = {"reassoc", "contract", "nsz", "arcp", "afn"}  # no assumption about NaN or infinity
 
 
@@ -15,12 +17,9 @@ _FAST = {"reassoc", "contract", "nsz", "arcp", "afn"}  # no assumption about NaN
 def forward(x, alpha, beta, y, offsets, table, widths, cuts, known, d, wa, wb, direct, recurrent, first, last):
     """y_i = Σ alpha_ij x_j + Σ beta_ij y_j; `wa` and `wb` are the columns of alpha and beta."""
     zero, length = np.uint64(0), np.uint64(d)
-    sequences = len(cuts) - 1
     for job in range(first, last):
-        head, sequence = job // sequences, job % sequences
-        x_at = head * (known + cuts[-1]) + cuts[sequence]
-        q_at = head * cuts[-1] + cuts[sequence] - known
-        for i in range(known, known + cuts[sequence + 1] - cuts[sequence]):
+        x_at, q_at, end = place(job, cuts, known)
+        for i in range(known, end):
             o = np.uint64((x_at + i) * d)
             a = alpha[(q_at + i) * wa]
             for e in range(zero, length):
@@ -45,12 +44,9 @@ def backward(
 ):  # fmt: skip
     """`du` holds dY on entry and dU on return; the other gradients start at zero."""
     zero, length = np.uint64(0), np.uint64(d)
-    sequences = len(cuts) - 1
     for job in range(first, last):
-        head, sequence = job // sequences, job % sequences
-        x_at = head * (known + cuts[-1]) + cuts[sequence]
-        q_at = head * cuts[-1] + cuts[sequence] - known
-        for i in range(known + cuts[sequence + 1] - cuts[sequence] - 1, known - 1, -1):
+        x_at, q_at, end = place(job, cuts, known)
+        for i in range(end - 1, known - 1, -1):
             o = np.uint64((x_at + i) * d)
             a, t = alpha[(q_at + i) * wa], x.dtype.type(0)
             for e in range(zero, length):

@@ -335,7 +335,7 @@ def _check_traceable(kind: Kind, whole_t: bool) -> None:
         )
     if not kind.spelled:
         raise NotImplementedError(
-            f"{kind.spelling} is a Python function, which no graph can hold: expected a spelling, such as 'stride:k**3+1'."
+            f"{kind.spelling} is a Python function, which no graph can hold: expected a spelling like 'stride:k**3+1'."
         )
 
 
