@@ -12,7 +12,7 @@ import resolvent as rv
 SOURCE = Path(rv.__file__).parent
 
 # From left to right: a box imports only boxes to its left (and itself).
-FLOW = ["patterns", "analysis", "ops", "bench", "report", "cli"]
+FLOW = ["patterns", "analysis", "ops", "coefficients", "mixer", "model", "bench", "report", "cli"]
 WITHOUT_TORCH = ["patterns", "analysis", "report", "cli"]
 
 

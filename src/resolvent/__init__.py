@@ -15,13 +15,18 @@ from resolvent.patterns import (
 )
 
 if TYPE_CHECKING:
-    from resolvent.ops import DecodeCache, choose_backend, extend, mix, solve
+    from resolvent.mixer import Mixer
+    from resolvent.model import LanguageModel, ModelConfig, diagnose, preset, watch_gates
+    from resolvent.ops import DecodeCache, choose_backend, extend, load_cache, mix, solve
 
 __version__ = "0.1.0"
 
 __all__ = [
     "PAPER_STRUCTURES",
     "DecodeCache",
+    "LanguageModel",
+    "Mixer",
+    "ModelConfig",
     "Pattern",
     "PatternError",
     "Profile",
@@ -30,20 +35,28 @@ __all__ = [
     "choose_backend",
     "congestion",
     "cost",
+    "diagnose",
     "exponential",
     "extend",
     "hop_matrix",
     "hops",
+    "load_cache",
     "mix",
     "pattern",
+    "preset",
     "quadratic",
     "solve",
     "strided",
     "verify",
+    "watch_gates",
     "window",
 ]
 
-_NEEDS_TORCH = dict.fromkeys(("DecodeCache", "choose_backend", "extend", "mix", "solve"), "resolvent.ops")
+_NEEDS_TORCH = (
+    dict.fromkeys(("DecodeCache", "choose_backend", "extend", "load_cache", "mix", "solve"), "resolvent.ops")
+    | {"Mixer": "resolvent.mixer"}
+    | dict.fromkeys(("LanguageModel", "ModelConfig", "diagnose", "preset", "watch_gates"), "resolvent.model")
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import resolvent
+from resolvent.analysis.coefficients import RULES
 from resolvent.analysis.congestion import Effort
 from resolvent.analysis.profile import Profile, analyze
 from resolvent.patterns import FAMILIES, MODIFIERS, PAPER_STRUCTURES, pattern
@@ -45,6 +46,9 @@ HowHard = Annotated[
     ),
 ]
 Heads = Annotated[int, typer.Option(help="Heads of the layer whose cost is given.")]
+Rule = Annotated[
+    str, typer.Option("--coefficients", help=f"How the layer makes its numbers: {', '.join(RULES)}, with options.")
+]
 HeadDim = Annotated[int, typer.Option(help="Dimension of each head.")]
 
 
@@ -71,6 +75,7 @@ def analyze_pattern(
     effort: HowHard = "search",
     heads: Heads = 12,
     head_dim: HeadDim = 64,
+    rule: Rule = "softmax",
 ) -> None:
     """Everything that can be proved about one pattern at length n.
 
@@ -78,7 +83,7 @@ def analyze_pattern(
     when n tokens are copied n places on; it comes as proven bounds.
     """
     with progress(f"analyzing {spec} on {n:,} tokens", 1):
-        profile = analyze(spec, n, effort=effort, heads=heads, head_dim=head_dim)
+        profile = analyze(spec, n, effort=effort, heads=heads, head_dim=head_dim, rule=rule)
     routing = profile.congestion.routing
     if as_json:
         content = profile.to_dict()

@@ -149,7 +149,8 @@ def test_cost_by_counting(spec: str) -> None:
     # The paper's way: scores of A and B, A x, and half a square for the triangular solve.
     assert c.dense_solve_madds_per_token == heads * dim * (3.5 * n if p.recurrent else 2 * n)
     # Kept for the backward pass: x, y and a query, a key and two numbers of a softmax per side, and the gate.
-    assert c.training_bytes_per_token == 4 * heads * (6 * dim + 5 if p.recurrent else 4 * dim + 2)
+    sides = {"first-order": 0, "attention": 1, "local:8": 1}.get(spec, 2)
+    assert c.training_bytes_per_token == 4 * heads * (2 * dim + sides * (2 * dim + 2) + p.recurrent)
 
 
 def test_cost_scales_with_the_layer() -> None:

@@ -1,8 +1,8 @@
 """Cost of a layer: multiply-adds and bytes per token, from the same integers as everything else.
 
-Counted for attention-like coefficients: every non-zero of A or B costs one product of length D for its score and one
-for its share of the output. The backward pass recomputes the scores (1), and needs the gradients of coefficient,
-value, query and key (4): five such products against the forward's two.
+Every non-zero of A or B costs one product of length D for its score and one for its share of the output. The backward
+pass recomputes the scores (1), and needs the gradients of coefficient, value, query and key (4): five such products
+against the forward's two. Rules with a state of their own (Mamba's, low-rank) cost what it takes to update and read it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from resolvent.analysis.coefficients import (
+    DIGITS, Coefficients, Distance, Linear, LowRank, Mamba, Whole, as_run, coefficients, fit,
+)
 from resolvent.patterns import Pattern, PatternError
 from resolvent.patterns.errors import is_integer, require_length
 
-_FORWARD, _BACKWARD = 2, 5
+_BACKWARD = 2.5  # times the forward pass
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Cost:
     score matrices, a full product with A and a dense triangular solve.
     """
 
+    rule: str
     heads: int
     head_dim: int
     item_bytes: int
@@ -37,43 +41,85 @@ class Cost:
     dense_solve_madds_per_token: float
 
 
-def cost(pattern: Pattern, n: int, heads: int = 12, head_dim: int = 64, item_bytes: int = 4) -> Cost:
-    """What one layer costs on n tokens. The defaults are GPT-2's smallest layer in float32."""
+def cost(
+    pattern: Pattern,
+    n: int,
+    heads: int = 12,
+    head_dim: int = 64,
+    item_bytes: int = 4,
+    rule: str | Coefficients = "softmax",
+    kv_heads: int | None = None,
+) -> Cost:
+    """What one layer costs on n tokens. The defaults are GPT-2's smallest layer in float32.
+
+    `rule` says how the coefficients are made (`resolvent.coefficients`); `kv_heads` how many sets of keys and values
+    the heads share.
+    """
     n = require_length(n)
-    for name, value in (("heads", heads), ("head_dim", head_dim), ("item_bytes", item_bytes)):
+    groups = heads if kv_heads is None else kv_heads
+    sizes = (("heads", heads), ("head_dim", head_dim), ("item_bytes", item_bytes), ("kv_heads", groups))
+    for name, value in sizes:
         if not is_integer(value) or value < 1:
             raise PatternError(f"expected {name} to be an integer ≥ 1, got {value!r}.")
-    nnz_a, nnz_b = nonzeros(pattern, n)
-    products = heads * head_dim * (nnz_a + nnz_b) / n
-    row = heads * head_dim * item_bytes
-    vectors = cached_vectors(pattern)
-    sides = 1 + pattern.recurrent  # A, and B if there is feedback: each has queries and keys
-    scalars = heads * item_bytes * (2 * sides + pattern.recurrent)  # two numbers of each softmax, and the gate
-    reads = (nnz_b if pattern.recurrent else nnz_a - n) / n
+    if heads % groups:
+        raise PatternError(f"expected kv_heads to divide the {heads} heads, got {groups}.")
+    rule = coefficients(rule)
+    fit(rule, pattern)
+    if isinstance(rule, LowRank):
+        groups = heads  # what it feeds back is each head's own
+    p = as_run(rule, pattern)
+    nnz_a, nnz_b = (0, 0) if rule.first_order else nonzeros(p, n)
+    key_dim = DIGITS if isinstance(rule, Distance) and rule.shape != "toeplitz" else head_dim
+    products = heads * (key_dim + head_dim) * (nnz_a + nnz_b) / n
+    sides = (p.direct == "all" or isinstance(rule, Whole)) + (p.recurrent and reads_several(p))  # each has queries and keys
+    scalars = heads * (2 * sides + p.recurrent)  # two numbers of each softmax, and the gate
+    if isinstance(rule, Whole):  # coefficients are written out
+        scalars += heads * round((nnz_a + nnz_b) / n)
+    work, numbers = _of_the_state(rule, heads, head_dim)
+    state = numbers * max(item_bytes, 4)  # kept in float32 at least
+    slot_bytes = 0 if rule.first_order else _slot_bytes(rule, p, heads, groups, head_dim, key_dim, item_bytes)
+    reads = (nnz_b if p.recurrent else nnz_a - n) / n
+    last = 0 if rule.first_order else _row_entries(p, n - 1)
+    pairs = 1 + pattern.recurrent
     return Cost(
+        rule=str(rule),
         heads=heads,
         head_dim=head_dim,
         item_bytes=item_bytes,
-        forward_madds_per_token=_FORWARD * products,
-        training_madds_per_token=(_FORWARD + _BACKWARD) * products,
-        training_bytes_per_token=row * (2 * sides + 2) + scalars,  # q and k per side, x and y
-        decode_bytes_read_per_token=reads * vectors * row,
-        cache_bytes=pattern.slots(n) * vectors * row,
-        decode_madds_last_token=_FORWARD * heads * head_dim * _row_entries(pattern, n - 1),
-        dense_solve_madds_per_token=heads * head_dim * (sides * n + n + (n / 2 if pattern.recurrent else 0)),
+        forward_madds_per_token=products + work,
+        training_madds_per_token=(1 + _BACKWARD) * (products + work),
+        training_bytes_per_token=item_bytes * (2 * heads * head_dim + 2 * sides * heads * key_dim + scalars),
+        decode_bytes_read_per_token=reads * slot_bytes + state,
+        cache_bytes=(p.slots(n) * slot_bytes if slot_bytes else 0) + state,
+        decode_madds_last_token=heads * (key_dim + head_dim) * last + work,
+        dense_solve_madds_per_token=heads * head_dim * (pairs * n + n + (n / 2 if pattern.recurrent else 0)),
     )
 
 
-def cached_vectors(pattern: Pattern) -> int:
-    """Vectors of length D that a decoder keeps per slot and head: value and key for A, output and key for B.
+def _of_the_state(rule: Coefficients, heads: int, head_dim: int) -> tuple[int, int]:
+    """Multiply-adds per token on a state that every token updates, and how many numbers it has."""
+    match rule:
+        case Mamba(state=state):
+            return 3 * heads * head_dim * state, heads * head_dim * state  # fade, write, read
+        case Linear():
+            return 2 * heads * head_dim, heads * head_dim
+        case LowRank(rank=rank):
+            return 2 * heads * (head_dim + 1) * rank, heads * (head_dim + 1) * rank  # with a column for the row sums
+    return 0, 0
+
+
+def _slot_bytes(
+    rule: Coefficients, p: Pattern, heads: int, groups: int, head_dim: int, key_dim: int, item_bytes: int
+) -> int:
+    """What a decoder keeps per slot. Keys and values are shared by a group of heads, outputs are each head's own.
 
     A softmax over a single entry is 1 whatever the score, so a matrix with one entry per row needs no keys.
     """
-    if pattern.slots(2) == 0 and pattern.slots(1 << 20) == 0:
-        return 0
-    direct = 2 if pattern.direct == "all" else 0
-    feedback = (2 if reads_several(pattern) else 1) if pattern.recurrent else 0
-    return direct + feedback
+    direct = groups * (head_dim + key_dim) if p.direct == "all" else 0
+    keys = groups * key_dim if reads_several(p) else 0
+    feedback = heads * head_dim + keys if p.recurrent else 0
+    logs = 8 * heads if isinstance(rule, Whole) else 0
+    return (direct + feedback) * item_bytes + logs
 
 
 def reads_several(pattern: Pattern) -> bool:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+from resolvent.analysis.coefficients import Coefficients
 from resolvent.analysis.congestion import Congestion, Effort, congestion
 from resolvent.analysis.cost import Cost, cost, nonzeros, total_reads
 from resolvent.analysis.growth import Growth, growth, most_reads
@@ -107,7 +108,8 @@ class Profile:
         ]
         title = (
             f"{self.pattern} on {plural(self.n, 'token')} "
-            f"(layer of {plural(layer.heads, 'head')}, dimension {layer.head_dim}, {layer.item_bytes} bytes a number)"
+            f"(layer of {plural(layer.heads, 'head')}, dimension {layer.head_dim}, {layer.item_bytes} bytes a number"
+            f"{'' if layer.rule == 'softmax' else ', ' + layer.rule + ' coefficients'})"
         )
         return "\n".join([title, *(f"  {name:16} {value:58} {law}".rstrip() for name, value, law in rows)])
 
@@ -139,8 +141,12 @@ def analyze(
     heads: int = 12,
     head_dim: int = 64,
     item_bytes: int = 4,
+    rule: str | Coefficients = "softmax",
+    kv_heads: int | None = None,
 ) -> Profile:
     """The profile of a pattern (or its spelling) on n tokens.
+
+    `rule` and `kv_heads` change what the layer costs (see `cost`), not who reads whom.
 
     >>> analyze("exponential+cache", n=1024).cache_slots
     10
@@ -162,7 +168,7 @@ def analyze(
         unreachable_pairs=found.unreachable_pairs,
         congestion=congestion(chosen, n, effort),
         growth=growth(chosen),
-        cost=cost(chosen, n, heads, head_dim, item_bytes),
+        cost=cost(chosen, n, heads, head_dim, item_bytes, rule, kv_heads),
     )
 
 

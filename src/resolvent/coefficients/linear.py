@@ -1,0 +1,81 @@
+"""Linear recurrences with gates per channel: every channel is a head of its own with a first-order recurrence.
+
+    mingru    y_t = (1 - z_t) y_{t-1} + z_t x_t                         z = σ(W u)
+    griffin   y_t = a_t y_{t-1} + √(1 - a_t²) i_t x_t                   a = exp(-8 softplus(Λ) σ(W u)), i = σ(W' u)
+
+The first token of a sequence has nothing to go on from: there z = 1, and a = 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, softplus
+
+from resolvent.analysis.coefficients import Linear
+from resolvent.coefficients.gates import at_least_float32, inverse_softplus
+from resolvent.coefficients.layer import CoefficientModule, Layer
+from resolvent.coefficients.place import Place
+from resolvent.coefficients.states import advance, expand_heads, only_pattern
+from resolvent.coefficients.weights import Weights
+from resolvent.ops import Cache, State, scan
+
+_SHARPNESS = 8.0  # Griffin's constant
+
+
+class LinearCoefficients(CoefficientModule):
+    """Gates from the layer's input, one per channel."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__(layer)
+        assert isinstance(layer.rule, Linear)
+        self.form, self.pattern = layer.rule.form, only_pattern(layer)
+        self.channels = layer.heads * layer.head_dim
+        self.gates = nn.Linear(layer.dim, self.channels * (2 if self.form == "griffin" else 1))
+        self.fade = nn.Parameter(torch.empty(self.channels)) if self.form == "griffin" else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Griffin's start: a, at an open gate, uniform in [0.9, 0.999]."""
+        if self.fade is not None:
+            with torch.no_grad():
+                a = torch.rand_like(self.fade) * 0.099 + 0.9
+                self.fade.copy_(inverse_softplus(-a.log() / _SHARPNESS))
+
+    def forward(self, u: Tensor, x: Tensor, place: Place, cache: Cache | None = None) -> Tensor:
+        alpha, beta = self._coefficients(u, place)  # (B, N, channels)
+        values = expand_heads(x, self.layer).transpose(1, 2).flatten(2)
+        driven = alpha * values.to(alpha.dtype)
+        if place.inside is not None:  # padding neither adds nor fades
+            outside = ~place.inside[..., None]
+            driven, beta = driven.masked_fill(outside, 0), beta.masked_fill(outside, 1)
+        y = scan(beta, driven, None if cache is None else cache.parts["memory"])
+        if cache is not None:
+            advance(cache, place, u.shape[1], memory=y[:, -1])
+        if place.inside is not None:
+            y = y.masked_fill(~place.inside[..., None], 0)
+        return y.to(x.dtype).unflatten(-1, (self.layer.heads, -1)).transpose(1, 2)
+
+    def _coefficients(self, u: Tensor, place: Place) -> tuple[Tensor, Tensor]:
+        """What weighs the input and what the output before, in float32 or better."""
+        with torch.autocast(u.device.type, enabled=False):
+            u = at_least_float32(u)
+            gates = linear(u, self.gates.weight.to(u.dtype), self.gates.bias.to(u.dtype)).sigmoid()
+            begins = place.begins[..., None]
+            if self.fade is None:
+                return gates.masked_fill(begins, 1), (1 - gates).masked_fill(begins, 0)
+            open_, drive = gates.chunk(2, -1)
+            log_a = -_SHARPNESS * softplus(at_least_float32(self.fade)) * open_
+            keep = (-torch.expm1(2 * log_a)).clamp(min=1e-12).sqrt().masked_fill(begins, 1)
+            return keep * drive, log_a.exp().masked_fill(begins, 0)
+
+    def make_cache(self, batch: int, tokens: int | None, dtype: torch.dtype, device: torch.device) -> Cache:  # noqa: ARG002
+        kept = torch.promote_types(dtype, torch.float32)
+        return State({"memory": torch.zeros(batch, self.channels, dtype=kept, device=device)})
+
+    def weights(self, u: Tensor, place: Place) -> Iterator[Weights]:
+        """Every channel as a head."""
+        alpha, beta = (t.transpose(1, 2)[..., None] for t in self._coefficients(u, place))
+        yield Weights(alpha, beta[..., : u.shape[1] - 1], self.pattern, self.pattern)

@@ -1,0 +1,54 @@
+"""Rotary position embedding: queries and keys turned by angles that grow with their position (Su et al.)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from resolvent.coefficients.place import Place
+
+Base = float | None
+
+
+def rope(x: Tensor, place: Place, base: Base) -> Tensor:
+    """(B, N, heads, D) with each pair of neighbouring numbers turned; None for no rotation.
+
+    Only differences of positions matter to scores. Angles are worked out in float64, so that they are as exact after a
+    million tokens as at the start, and once for all layers.
+    """
+    if base is None:
+        return x
+    key = (x.shape[-1], base, x.dtype == torch.float64)
+    if key not in place.angles:
+        place.angles[key] = _angles(place, *key)
+    turn = place.angles[key]  # (N, 1, D/2) or (B, N, 1, D/2), complex
+    working = x if x.dtype == torch.float64 else x.float()
+    pairs = torch.view_as_complex(working.unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turn).flatten(-2).to(x.dtype)
+
+
+def _angles(place: Place, dim: int, base: float, double: bool) -> Tensor:
+    room = 1 << max(place.longest - 1, 63).bit_length()  # a table for every power of two, however long a sequence gets
+    if room > _LONGEST:
+        return _turns(place.positions, dim, base, double)[..., None, :]
+    table = _table(room, dim, base, double, place.positions.device)
+    return table[place.positions][..., None, :]
+
+
+_LONGEST = 1 << 17
+
+
+@lru_cache(maxsize=16)
+def _table(room: int, dim: int, base: float, double: bool, device: torch.device) -> Tensor:
+    return _turns(torch.arange(room, device=device), dim, base, double)
+
+
+def _turns(positions: Tensor, dim: int, base: float, double: bool) -> Tensor:
+    if dim % 2:
+        raise ValueError(f"rotary positions turn pairs: expected an even head dimension, got {dim}; or rope=None.")
+    slow = base ** (-torch.arange(0, dim, 2, device=positions.device, dtype=torch.float64) / dim)
+    angles = positions.double()[..., None] * slow
+    turns = torch.polar(torch.ones_like(angles), angles)
+    return turns if double else turns.to(torch.complex64)

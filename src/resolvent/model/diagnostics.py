@@ -1,0 +1,126 @@
+"""What goes on inside: gates, row sums, hops and the norm of (I - B)^-1, layer by layer and head by head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from resolvent.coefficients import Weights
+from resolvent.model.language_model import LanguageModel
+
+_GATES = "gate"
+
+
+@dataclass(frozen=True)
+class GateStatistics:
+    """Over tokens and batch, a list with one number per head."""
+
+    mean: list[float]
+    std: list[float]
+    least: list[float]
+    most: list[float]
+
+
+@dataclass(frozen=True)
+class LayerDiagnostics:
+    """One layer on given tokens. Lists have one entry per head (per channel where channels are heads).
+
+    row_sum_drift   the largest |T 1 - 1|: 0 where coefficients are normalised
+    resolvent_norm  the largest row sum of |(I - B)^-1|: how much feedback can amplify
+    hop_spectrum    the share of T by how often it was fed back: 0, 1, 2, … times; the last entry has all the rest
+    """
+
+    layer: int
+    patterns: tuple[str, ...]
+    coefficients: str
+    gates: GateStatistics | None
+    row_sum_drift: list[float]
+    resolvent_norm: list[float]
+    hop_spectrum: list[list[float]]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class GateWatch:
+    """Sums that `watch_gates` keeps, layer by layer."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, list[Tensor]] = {}
+
+    def _see(self, layer: int, gate: Tensor) -> None:
+        g = gate.detach().transpose(0, 1).flatten(1).double()  # (heads, tokens)
+        new = torch.stack([torch.full_like(g[:, 0], g.shape[1]), g.sum(1), g.square().sum(1)])
+        least, most = g.amin(1), g.amax(1)
+        if layer in self._kept:
+            sums, low, high = self._kept[layer]
+            new, least, most = new + sums, torch.minimum(least, low), torch.maximum(most, high)
+        self._kept[layer] = [new, least, most]
+
+    def statistics(self) -> dict[int, GateStatistics]:
+        """Of everything seen so far, for each layer that has a gate."""
+        found = {}
+        for layer, (sums, least, most) in self._kept.items():
+            count, total, squares = sums
+            mean = total / count
+            std = (squares / count - mean.square()).clamp(min=0).sqrt()
+            found[layer] = GateStatistics(mean.tolist(), std.tolist(), least.tolist(), most.tolist())
+        return found
+
+
+@contextmanager
+def watch_gates(model: LanguageModel) -> Iterator[GateWatch]:
+    """Statistics of every gate while the block runs, in training too: a few sums per layer, nothing stored.
+
+    with rv.watch_gates(model) as watch:
+        model(tokens)
+    watch.statistics()[0].mean  # layer 0, one number per head
+    """
+    watch, handles = GateWatch(), []
+    for i, block in enumerate(model.blocks):
+        gate = getattr(block.mixer.coefficients, _GATES, None)
+        if isinstance(gate, nn.Module):
+            handles.append(gate.register_forward_hook(lambda _m, _i, g, layer=i: watch._see(layer, g)))
+    try:
+        yield watch
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@torch.no_grad()
+def layer_weights(model: LanguageModel, tokens: Tensor) -> list[list[Weights]]:
+    """A and B of every layer for these tokens (B, N), group of heads by group of heads."""
+    inputs: list[Tensor] = []
+    handles = [
+        block.mixer.coefficients.register_forward_pre_hook(lambda _m, given: inputs.append(given[0]))
+        for block in model.blocks
+    ]
+    try:
+        model.hidden(tokens)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [block.mixer.weights(u) for block, u in zip(model.blocks, inputs, strict=True)]
+
+
+@torch.no_grad()
+def diagnose(model: LanguageModel, tokens: Tensor, *, hops: int = 16) -> list[LayerDiagnostics]:
+    """Everything above for each layer, at the cost of the patterns: no n × n matrix is made for sparse ones."""
+    with watch_gates(model) as watch:
+        weights = layer_weights(model, tokens)
+    gates = watch.statistics()
+    found = []
+    for i, (block, groups) in enumerate(zip(model.blocks, weights, strict=True)):
+        layer = block.mixer.layer
+        drift = [d for w in groups for d in (w.row_sums() - 1).abs().amax((0, 2)).tolist()]
+        norms = [d for w in groups for d in w.resolvent_norm().amax(0).tolist()]
+        spectra = [d for w in groups for d in w.hop_spectrum(hops).mean(0).tolist()]
+        spelled = tuple(dict.fromkeys(map(str, layer.patterns)))
+        found.append(LayerDiagnostics(i, spelled, str(layer.rule), gates.get(i), drift, norms, spectra))
+    return found

@@ -1,0 +1,118 @@
+"""What a whole stack costs: parameters, multiply-adds, cache, hops. Arithmetic on the config; no model is needed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from resolvent.analysis.coefficients import LowRank
+from resolvent.analysis.cost import Cost, cost
+from resolvent.analysis.hops import hops
+from resolvent.analysis.profile import plural
+from resolvent.coefficients.layer import Layer
+from resolvent.model.language_model import LanguageModel
+
+
+@dataclass(frozen=True)
+class LayerProfile:
+    """One layer of the stack. Hops: the most that any pair needs within it; None if some pair has no path."""
+
+    patterns: tuple[str, ...]
+    coefficients: str
+    mixer_parameters: int
+    mixing_madds_per_token: float
+    cache_bytes: int
+    max_hops: int | None
+    reach: int
+
+
+@dataclass(frozen=True)
+class StackProfile:
+    """The whole model on n tokens, in float32.
+
+    madds_per_token  multiply-adds of a forward pass: projections, mixing, MLPs and the head
+    mixing_share     how much of them is mixing along the sequence, the part that depends on the pattern
+    cache_bytes      of all layers together, for one sequence of n tokens
+    max_hops         the most hops any token's information needs to any later one: what the best layer does alone, or
+                     None where the layers together do not reach that far
+    reach            how many tokens back information can come from
+    """
+
+    n: int
+    parameters: int
+    embedding_parameters: int
+    madds_per_token: float
+    mixing_share: float
+    cache_bytes: int
+    max_hops: int | None
+    reach: int
+    layers: tuple[LayerProfile, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        hop_text = f"none reach all of it: {plural(self.reach, 'token')} back" if self.max_hops is None else f"{self.max_hops:,} at most"
+        rows = [
+            ("parameters", f"{self.parameters:,}, of which embedding {self.embedding_parameters:,}"),
+            ("multiply-adds", f"{self.madds_per_token:,.0f} per token, {self.mixing_share:.1%} of them along the sequence"),
+            ("cache", f"{self.cache_bytes / 1024:,.0f} KiB for one sequence"),
+            ("hops", hop_text),
+        ]
+        kinds: dict[tuple[str, str], int] = {}
+        for layer in self.layers:
+            key = (" | ".join(dict.fromkeys(layer.patterns)), layer.coefficients)
+            kinds[key] = kinds.get(key, 0) + 1
+        stack = [("layers", f"{count} × {name}, {rule}") for (name, rule), count in kinds.items()]
+        return "\n".join([f"on {plural(self.n, 'token')}", *(f"  {name:14} {value}" for name, value in stack + rows)])
+
+
+def profile(model: LanguageModel, n: int) -> StackProfile:
+    """See `StackProfile`."""
+    config = model.config
+    layers = tuple(
+        _layer(block.mixer.layer, sum(p.numel() for p in block.mixer.parameters()), n) for block in model.blocks
+    )
+    whole = [layer.max_hops for layer in layers if layer.max_hops is not None]
+    reach = min(sum(layer.reach for layer in layers), n - 1)
+    matrices = sum(p.numel() for p in model.blocks.parameters() if p.ndim == 2)
+    mixing = sum(layer.mixing_madds_per_token for layer in layers)
+    madds = matrices + config.rows * config.dim + mixing
+    longest = len(layers) if reach == n - 1 else None  # a layer without feedback is one hop
+    return StackProfile(
+        n=n,
+        parameters=model.parameter_count(),
+        embedding_parameters=model.embedding.weight.numel(),
+        madds_per_token=madds,
+        mixing_share=mixing / madds,
+        cache_bytes=sum(layer.cache_bytes for layer in layers),
+        max_hops=min(whole) if whole else longest,
+        reach=reach,
+        layers=layers,
+    )
+
+
+def _layer(layer: Layer, parameters: int, n: int) -> LayerProfile:
+    groups = layer.groups()
+    costs: list[Cost] = [
+        cost(g.pattern, n, g.count, layer.head_dim, rule=layer.rule, kv_heads=g.kv_count) for g in groups
+    ]
+    found = [(1, n - 1) if isinstance(layer.rule, LowRank) else _hops(g.pattern, n) for g in groups]
+    whole = [most for most, _ in found if most is not None]
+    return LayerProfile(
+        patterns=tuple(str(p) for p in layer.patterns) if len(groups) > 1 else (str(groups[0].pattern),),
+        coefficients=str(layer.rule),
+        mixer_parameters=parameters,
+        mixing_madds_per_token=sum(c.forward_madds_per_token for c in costs),
+        cache_bytes=sum(c.cache_bytes for c in costs),
+        max_hops=min(whole) if whole else None,
+        reach=max(reach for _, reach in found),
+    )
+
+
+def _hops(pattern: Any, n: int) -> tuple[int | None, int]:
+    """The most hops within a layer, None if some pair has no path, and how far back it reaches."""
+    found = hops(pattern, n)
+    if not found.unreachable_pairs:
+        return found.max, n - 1
+    return None, min(n - 1, n - 1 if pattern.recurrent or pattern.strides.last is None else pattern.strides.last)

@@ -1,0 +1,163 @@
+"""Every structure with every rule that fits it: the definition, gradients, splits, packing, padding, half precision."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import resolvent as rv
+from resolvent.analysis.coefficients import coefficients
+from resolvent.mixer import Mixer
+from tests.mixers import CASES, expected, make
+
+N = 21
+cases = pytest.mark.parametrize(("spec", "rule"), CASES, ids=[f"{s}/{r}" for s, r in CASES])
+
+
+def batch(n: int = N, b: int = 2, dim: int = 24) -> Tensor:
+    return torch.randn(b, n, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
+
+
+def gradients(y: Tensor, mixer: Mixer, u: Tensor) -> list[Tensor]:
+    weight = torch.randn(y.shape, dtype=y.dtype, generator=torch.Generator().manual_seed(5))
+    wanted = [u, *mixer.parameters()]
+    return list(torch.autograd.grad((y * weight).sum(), wanted, materialize_grads=True))
+
+
+@cases
+@pytest.mark.parametrize("n", [1, N])
+def test_definition_and_gradients(spec: str, rule: str, n: int) -> None:
+    mixer, u = make(spec, rule), batch(n).requires_grad_()
+    y, want = mixer(u), expected(mixer, u)
+    torch.testing.assert_close(y, want, rtol=1e-10, atol=1e-10)
+    for found, wished in zip(gradients(y, mixer, u), gradients(want, mixer, u), strict=True):
+        torch.testing.assert_close(found, wished, rtol=1e-9, atol=1e-10)
+
+
+@cases
+def test_every_parameter_matters(spec: str, rule: str) -> None:
+    mixer, u = make(spec, rule), batch().requires_grad_()
+    for (name, _), gradient in zip(mixer.named_parameters(), gradients(mixer(u), mixer, u)[1:], strict=True):
+        assert gradient.abs().max() > 1e-8, name
+
+
+@cases
+def test_weights_written_out(spec: str, rule: str) -> None:
+    """What `weights` shows is what the layer does: on values, T = (I - B)^-1 A."""
+    mixer, u = make(spec, rule), batch()
+    if coefficients(rule).first_order:
+        pytest.skip("A and B act on states there")
+    x = mixer.values(u).view(*u.shape[:2], 3, 8).transpose(1, 2)
+    mixed = torch.cat([w.transfer() @ x for w in mixer.weights(u)], 1)
+    y = mixer.output(mixed.transpose(1, 2).flatten(2))
+    torch.testing.assert_close(y, mixer(u), rtol=1e-10, atol=1e-10)
+
+
+@cases
+def test_splits(spec: str, rule: str) -> None:
+    mixer, u = make(spec, rule), batch(40)
+    want = mixer(u)
+    chance = np.random.default_rng(len(spec) * 31 + len(rule))
+    for splits in ([40], [1] * 40, *(chance.multinomial(40, [1 / 4] * 4).tolist() for _ in range(3))):
+        cache, parts = None, []
+        for part in u.split([size for size in splits if size], 1):
+            y, cache = mixer.extend(part, cache)
+            parts.append(y)
+        torch.testing.assert_close(torch.cat(parts, 1), want, rtol=1e-10, atol=1e-10)
+        assert cache is not None
+        assert cache.positions.tolist() == [40, 40]
+
+
+@cases
+def test_packed(spec: str, rule: str) -> None:
+    mixer, lengths = make(spec, rule), [7, 0, 1, 12, 3]
+    u = batch(sum(lengths), 1)
+    cuts = [0, *itertools.accumulate(lengths)]
+    packed = mixer(u, cu_seqlens=cuts)
+    alone = [mixer(part) for part in u.split([length for length in lengths if length], 1)]
+    torch.testing.assert_close(packed, torch.cat(alone, 1), rtol=1e-10, atol=1e-10)
+
+
+@cases
+def test_padded_on_the_left(spec: str, rule: str) -> None:
+    mixer, u, starts = make(spec, rule), batch(N, 3), [0, 9, 20]
+    padded = mixer(u, start=starts)
+    extended, cache = mixer.extend(u, start=starts)
+    more, cache = mixer.extend(u[:, :2], cache)
+    for b, start in enumerate(starts):
+        alone = mixer(torch.cat([u[b : b + 1, start:], u[b : b + 1, :2]], 1))[0]
+        for y in (padded, extended):
+            torch.testing.assert_close(y[b, start:], alone[:-2], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(more[b], alone[-2:], rtol=1e-10, atol=1e-10)
+    assert cache.positions.tolist() == [N + 2 - start for start in starts]
+
+
+@cases
+def test_left_padding_changes_no_past(spec: str, rule: str) -> None:
+    """A second chunk may be padded, too: what the cache holds does not fade meanwhile."""
+    mixer, u = make(spec, rule), batch(12)
+    _, cache = mixer.extend(u[:, :5])
+    y, cache = mixer.extend(torch.cat([u[:, :3], u[:, 5:]], 1), cache, start=[3, 3])
+    torch.testing.assert_close(y[:, 3:], mixer(u)[:, 5:], rtol=1e-10, atol=1e-10)
+
+
+@cases
+def test_half_precision(spec: str, rule: str) -> None:
+    mixer, u = make(spec, rule).float(), batch().float()
+    want = mixer(u)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = mixer(u)
+        extended, cache = mixer.extend(u[:, :9])
+        rest, _ = mixer.extend(u[:, 9:], cache)
+    for found in (y, torch.cat([extended, rest], 1)):
+        assert found.dtype == torch.bfloat16
+        assert found.isfinite().all()
+        assert (found.float() - want).norm() < 0.03 * want.norm()
+    y.float().square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in mixer.parameters() if p.grad is not None)
+
+
+@cases
+def test_cache_is_as_large_as_promised(spec: str, rule: str) -> None:
+    n, heads, dim = 100, 3, 8
+    mixer = make(spec, rule).float()
+    cache = mixer.make_cache(1, n)
+    assert cache.nbytes == rv.analyze(spec, n, heads=heads, head_dim=dim, rule=rule).cost.cache_bytes
+    before = cache.nbytes
+    for part in batch(n, 1).float().split(7, 1):
+        mixer.extend(part, cache)
+    assert cache.nbytes == before
+
+
+@pytest.mark.parametrize("rule", ["softmax", "whole", "tied", "distance", "distance:shape=decay", "low-rank"])
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_grouped_queries(rule: str, kv_heads: int) -> None:
+    mixer = make("exponential+cache", rule, dim=32, heads=4, kv_heads=kv_heads)
+    u = batch(N, 2, 32).requires_grad_()
+    y, want = mixer(u), expected(mixer, u)
+    torch.testing.assert_close(y, want, rtol=1e-10, atol=1e-10)
+    for found, wished in zip(gradients(y, mixer, u), gradients(want, mixer, u), strict=True):
+        torch.testing.assert_close(found, wished, rtol=1e-9, atol=1e-10)
+    cache, parts = mixer.make_cache(2, N), []
+    for part in u.detach().split([4, 1, 1, 15], 1):
+        parts.append(mixer.extend(part, cache)[0])
+    torch.testing.assert_close(torch.cat(parts, 1), y, rtol=1e-10, atol=1e-10)
+    promised = rv.analyze("exponential+cache", N, heads=4, head_dim=8, item_bytes=8, rule=rule, kv_heads=kv_heads)
+    assert cache.nbytes == 2 * promised.cost.cache_bytes
+
+
+@pytest.mark.parametrize("rule", ["softmax", "softmax:gate=mamba", "distance"])
+def test_patterns_per_head(rule: str) -> None:
+    specs = ["attention", "attention", "exponential+cache", "first-order"]
+    mixer, u = make(specs, rule, dim=32, heads=4), batch(N, 2, 32).requires_grad_()
+    y, want = mixer(u), expected(mixer, u)
+    torch.testing.assert_close(y, want, rtol=1e-10, atol=1e-10)
+    for found, wished in zip(gradients(y, mixer, u), gradients(want, mixer, u), strict=True):
+        torch.testing.assert_close(found, wished, rtol=1e-9, atol=1e-10)
+    cache, parts = mixer.make_cache(2, N), []
+    for part in u.detach().split([4, 1, 1, 15], 1):
+        parts.append(mixer.extend(part, cache)[0])
+    torch.testing.assert_close(torch.cat(parts, 1), y, rtol=1e-10, atol=1e-10)
+    assert [w.heads for w in mixer.weights(u)] == [2, 1, 1]

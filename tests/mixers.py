@@ -1,0 +1,186 @@
+"""Every mixer that the tests go through, and what it should compute, written plainly with n × n matrices."""
+
+
+import torch
+from torch import Tensor
+from torch.nn.functional import elu, softplus
+
+import resolvent as rv
+from resolvent.analysis.coefficients import coefficients
+from resolvent.coefficients.gates import ConstantGate, ScalarGate, TokenGate
+from resolvent.mixer import Mixer
+
+RULES = [
+    "softmax", "softmax:gate=mamba", "softmax:gate=0.4", "softmax:gate=scalar@0.3", "whole", "tied", "distance",
+    "distance:shape=decay", "distance:shape=constant", "low-rank:rank=5", "mamba:state=3", "mamba:state=2,groups=3",
+    "linear", "linear:form=griffin",
+]  # fmt: skip
+CASES = [
+    (spec, rule)
+    for spec in rv.PAPER_STRUCTURES
+    for rule in RULES
+    if coefficients(rule).refusal(rv.pattern(spec)) is None
+]
+
+
+def make(spec: object, rule: str, *, seed: int = 0, dim: int = 24, heads: int = 3, **options: object) -> Mixer:
+    """A mixer in float64 whose parameters, biases and gates too, are large enough to matter."""
+    torch.manual_seed(seed)
+    mixer = Mixer(dim, heads, spec, coefficients=rule, **options).double()
+    with torch.no_grad():
+        for p in mixer.parameters():
+            p.copy_(torch.randn_like(p) * (0.5 if p.ndim < 2 else p.shape[-1] ** -0.5))
+    return mixer
+
+
+def expected(mixer: Mixer, u: Tensor) -> Tensor:
+    """The output for (B, N, dim), head by head: values, dense A and B, (I - B)^-1 A, output."""
+    layer, b, n = mixer.layer, u.shape[0], u.shape[1]
+    x = mixer.values(u).view(b, n, layer.kv_heads, layer.head_dim)
+    share = layer.heads // layer.kv_heads
+    heads = [x[:, :, h // share] for h in range(layer.heads)]
+    name = layer.rule.name
+    if name == "mamba":
+        mixed = [mamba_head(mixer, u, heads[h], h) for h in range(layer.heads)]
+    elif name == "linear":
+        return mixer.output(linear_recurrence(mixer, u, torch.stack(heads, 2).flatten(2)))
+    else:
+        mixed = []
+        for h in range(layer.heads):
+            a, fb = dense_matrices(mixer, u, h)
+            mixed.append(torch.linalg.solve(torch.eye(n).double() - fb, a @ heads[h]))
+    return mixer.output(torch.cat(mixed, -1))
+
+
+def dense_matrices(mixer: Mixer, u: Tensor, head: int) -> tuple[Tensor, Tensor]:
+    """A and B of one head, (B, N, N)."""
+    layer, (b, n) = mixer.layer, u.shape[:2]
+    p, rule = layer.patterns[head], layer.rule
+    reads = torch.from_numpy(p.mask(n))
+    with_self = reads | torch.eye(n, dtype=torch.bool) if p.direct == "all" else torch.eye(n, dtype=torch.bool)
+    has_source = reads.any(-1)
+    g = gate_of(mixer, u, head) * has_source if p.recurrent else torch.zeros(b, n).double()
+    sa, sb = scores_of(mixer, u, head)
+    feedback = g[..., None] * softmax_on(sb, reads) if p.recurrent else torch.zeros(b, n, n).double()
+    match rule.name:
+        case "tied":
+            delta = mixer.coefficients.delta[head]
+            own = torch.diag_embed(1 - (1 + delta) * feedback.sum(-1))
+            return delta * feedback + own, feedback
+        case "whole":
+            return whole(sa, feedback, with_self)
+        case "low-rank":
+            features = elu(mixer.coefficients.features(u)) + 1
+            q, k = features.view(b, n, 2, layer.heads, -1)[:, :, :, head].unbind(2)
+            a = (q @ k.mT).tril()
+            return (1 - g)[..., None] * a / a.sum(-1, keepdim=True), feedback
+    return (1 - g)[..., None] * softmax_on(sa, with_self), feedback
+
+
+def scores_of(mixer: Mixer, u: Tensor, head: int) -> tuple[Tensor, Tensor]:
+    """Scores of A and B on all pairs, zero where the layer has none."""
+    layer, c, (b, n) = mixer.layer, mixer.coefficients, u.shape[:2]
+    none = torch.zeros(b, n, n).double()
+    share, scale = layer.heads // layer.kv_heads, layer.head_dim**-0.5
+    if layer.rule.name == "distance":
+        found = []
+        for side in "ab":
+            if f"q{side}" in c.vectors:
+                q, k = (c.vectors[f"{t}{side}"][i].expand(b, n, -1) for t, i in (("q", head), ("k", head // share)))
+                found.append(rotate(q, 10_000.0) @ rotate(k, 10_000.0).mT * scale)
+            elif f"log_rate_{side}" in c.vectors:
+                distance = torch.arange(n).double()[:, None] - torch.arange(n)
+                found.append(none - c.vectors[f"log_rate_{side}"][head].exp() * distance)
+            else:
+                found.append(none)
+        return found[0], found[1]
+    if c.scores is None:
+        return none, none
+    projected = c.scores(u).view(b, n, -1, layer.head_dim)
+    at = 0
+    result = {}
+    for group in layer.groups():
+        sizes = {"qa": group.count, "ka": group.kv_count, "qb": group.count, "kb": group.kv_count}
+        keep_a = group.run.direct == "all" or layer.rule.name == "whole"
+        keep_b = group.run.recurrent and group.run.strides.last != 1
+        for name, size in sizes.items():
+            if (keep_a if name[1] == "a" else keep_b) and not (layer.rule.name == "low-rank" and name[1] == "a"):
+                mine = head - group.heads.start
+                if 0 <= mine < group.count:
+                    row = mine if name[0] == "q" else mine // share
+                    result[name] = rotate(projected[:, :, at + row], layer.rope)
+                at += size
+    sa = result["qa"] @ result["ka"].mT * scale if "qa" in result else none
+    sb = result["qb"] @ result["kb"].mT * scale if "qb" in result else none
+    return sa, sb
+
+
+def gate_of(mixer: Mixer, u: Tensor, head: int) -> Tensor:
+    gate = mixer.coefficients.gate
+    h = sum(p.recurrent for p in mixer.layer.patterns[:head])  # gates exist for heads with feedback alone
+    match gate:
+        case TokenGate():
+            return (-softplus(u @ gate.weight[h] + gate.step[h]) * gate.log_rate[h].exp()).exp()
+        case ScalarGate():
+            return gate.logit[h].sigmoid().expand(u.shape[:2])
+        case ConstantGate():
+            return torch.full(u.shape[:2], gate.gamma).double()
+    raise AssertionError(gate)
+
+
+def rotate(x: Tensor, base: float | None) -> Tensor:
+    """(B, N, D) turned pair by pair, with sines and cosines one at a time."""
+    if base is None:
+        return x
+    columns = []
+    for m in range(0, x.shape[-1], 2):
+        angle = torch.arange(x.shape[1]).double() * base ** (-m / x.shape[-1])
+        c, s = angle.cos(), angle.sin()
+        columns += [c * x[..., m] - s * x[..., m + 1], s * x[..., m] + c * x[..., m + 1]]
+    return torch.stack(columns, -1)
+
+
+def softmax_on(scores: Tensor, mask: Tensor) -> Tensor:
+    """A softmax over the allowed entries of each row, zeros in rows that have none."""
+    weights = torch.where(mask, (scores - scores.amax(-1, keepdim=True).detach()).exp(), 0)
+    total = weights.sum(-1, keepdim=True)
+    return torch.where(total > 0, weights / torch.where(total > 0, total, 1), 0)
+
+
+def whole(scores: Tensor, feedback: Tensor, with_self: Tensor) -> tuple[Tensor, Tensor]:
+    """A and B whose T is the row-normalised (I - B)^-1 exp(scores)."""
+    direct = torch.where(with_self, scores.exp(), 0)
+    n = scores.shape[-1]
+    t = torch.linalg.solve(torch.eye(n).double() - feedback, direct)
+    sums = t.sum(-1)
+    return direct / sums[..., None], feedback * sums[:, None, :] / sums[..., None]
+
+
+def mamba_head(mixer: Mixer, u: Tensor, x: Tensor, head: int) -> Tensor:
+    c, rule = mixer.coefficients, mixer.layer.rule
+    delta = softplus(u @ c.weight[head] + c.step[head])
+    vectors = c.write_read(u).view(*u.shape[:2], 2, rule.groups, rule.state)
+    write, read = vectors[:, :, :, head * rule.groups // mixer.layer.heads].unbind(2)
+    state, outputs = torch.zeros(u.shape[0], rule.state, x.shape[-1]).double(), []
+    for t in range(u.shape[1]):
+        fade = (-delta[:, t] * c.log_rate[head].exp()).exp()[:, None, None]
+        state = fade * state + (delta[:, t, None] * write[:, t])[:, :, None] * x[:, t, None]
+        outputs.append((read[:, t, :, None] * state).sum(1))
+    return torch.stack(outputs, 1)
+
+
+def linear_recurrence(mixer: Mixer, u: Tensor, x: Tensor) -> Tensor:
+    c, outputs = mixer.coefficients, []
+    gates = c.gates(u).sigmoid()
+    for t in range(u.shape[1]):
+        if c.fade is None:
+            z = gates[:, t]
+            y = x[:, t] if t == 0 else (1 - z) * outputs[-1] + z * x[:, t]
+        else:
+            r, i = gates[:, t].chunk(2, -1)
+            a = (-8 * softplus(c.fade) * r).exp()
+            y = i * x[:, t] if t == 0 else a * outputs[-1] + (1 - a**2).sqrt() * i * x[:, t]
+        outputs.append(y)
+    return torch.stack(outputs, 1)
+
+
