@@ -1,7 +1,8 @@
 """First-order recurrences per channel, compiled by Numba: time outermost, channels innermost and contiguous.
 
-Arrays are flat, of `n` rows of `c` channels per sequence; a job is a sequence and one of `blocks` blocks of channels.
-A decay of exactly zero cuts, also what is infinite or NaN. (All is loaded before it is chosen, or LLVM would branch.)
+Arrays are flat, of `n` rows of `c` channels per sequence; the jobs are the sequences `first` to `last`. A decay of
+exactly zero cuts, also what is infinite or NaN. For LLVM to use vectors all is loaded before it is chosen, and no loop
+writes two arrays.
 """
 
 from __future__ import annotations
@@ -12,67 +13,42 @@ from numba import njit
 _FAST = {"contract", "nsz"}  # products and sums may fuse; no assumption about NaN or infinity
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _place(job, blocks, n, c, unit):
-    """First element of a job's sequence, its first channel and how many it has; edges of blocks are whole units."""
-    units, part = -(-c // unit), job % blocks
-    low, high = units * part // blocks * unit, min(units * (part + 1) // blocks * unit, c)
-    return job // blocks * n * c, low, np.uint64(max(high - low, 0))
-
-
 @njit(nogil=True, cache=True, error_model="numpy", fastmath=_FAST)
-def forward(decay, x, initial, y, n, c, unit, blocks, first, last):
-    """y_t = decay_t y_{t-1} + x_t; `initial` is empty or what stands before the first."""
-    zero = np.uint64(0)
+def forward(decay, x, initial, y, n, c, first, last):
+    """y_t = decay_t y_{t-1} + x_t; `initial` is empty, or what stands before the first."""
+    zero, length = np.uint64(0), np.uint64(c)
     for job in range(first, last):
-        at, low, length = _place(job, blocks, n, c, unit)
-        o = np.uint64(at + low)
+        o, s = np.uint64(job * n * c), np.uint64(job * c)
         if len(initial):
-            s = np.uint64(job // blocks * c + low)
             for e in range(zero, length):
                 a, b, v = decay[o + e], x[o + e], initial[s + e]
                 y[o + e] = b if a == 0 else a * v + b
         else:
             for e in range(zero, length):
                 y[o + e] = x[o + e]
-        for t in range(1, n):
-            o, p = np.uint64(at + t * c + low), np.uint64(at + (t - 1) * c + low)
+        for _ in range(1, n):
+            p, o = o, o + length
             for e in range(zero, length):
                 a, b, v = decay[o + e], x[o + e], y[p + e]
                 y[o + e] = b if a == 0 else a * v + b
 
 
 @njit(nogil=True, cache=True, error_model="numpy", fastmath=_FAST)
-def transposed(decay, x, y, n, c, unit, blocks, first, last):
-    """y_t = x_t + decay_{t+1} y_{t+1}, read from the end."""
-    zero = np.uint64(0)
+def backward(decay, y, initial, dy, du, ddecay, n, c, first, last):
+    """du_t = dy_t + decay_{t+1} du_{t+1}, read from the end; if `ddecay` is not empty, ddecay_t = du_t y_{t-1}."""
+    zero, length = np.uint64(0), np.uint64(c)
     for job in range(first, last):
-        at, low, length = _place(job, blocks, n, c, unit)
-        o = np.uint64(at + (n - 1) * c + low)
-        for e in range(zero, length):
-            y[o + e] = x[o + e]
-        for t in range(n - 2, -1, -1):
-            o, p = np.uint64(at + t * c + low), np.uint64(at + (t + 1) * c + low)
-            for e in range(zero, length):
-                a, b, v = decay[p + e], x[o + e], y[p + e]
-                y[o + e] = b if a == 0 else a * v + b
-
-
-@njit(nogil=True, cache=True, error_model="numpy", fastmath=_FAST)
-def backward(decay, y, initial, dy, du, ddecay, n, c, unit, blocks, first, last):
-    """du = `transposed` of dy, and ddecay_t = du_t y_{t-1} in the same sweep."""
-    zero = np.uint64(0)
-    for job in range(first, last):
-        at, low, length = _place(job, blocks, n, c, unit)
-        o = np.uint64(at + (n - 1) * c + low)
+        o, s = np.uint64((job + 1) * n * c - c), np.uint64(job * c)
         for e in range(zero, length):
             du[o + e] = dy[o + e]
-        for t in range(n - 2, -1, -1):
-            o, p = np.uint64(at + t * c + low), np.uint64(at + (t + 1) * c + low)
+        for _ in range(1, n):
+            p, o = o, o - length
             for e in range(zero, length):
-                a, b, u = decay[p + e], dy[o + e], du[p + e]
-                ddecay[p + e] = u * y[o + e]
-                du[o + e] = b if a == 0 else a * u + b
-        o, s = np.uint64(at + low), np.uint64(job // blocks * c + low)
-        for e in range(zero, length):
-            ddecay[o + e] = du[o + e] * initial[s + e] if len(initial) else 0
+                a, b, v = decay[p + e], dy[o + e], du[p + e]
+                du[o + e] = b if a == 0 else a * v + b
+            if len(ddecay):
+                for e in range(zero, length):
+                    ddecay[p + e] = du[p + e] * y[o + e]
+        if len(ddecay):
+            for e in range(zero, length):
+                ddecay[o + e] = du[o + e] * initial[s + e] if len(initial) else 0

@@ -16,7 +16,6 @@ from resolvent.ops import cpu_scan
 from resolvent.ops.cpu import in_threads, working_dtype
 from resolvent.ops.memory import empty_like
 
-_UNIT = 16  # channels of a cache line in float32: no two threads write to the same one
 _WORTH_THREADS = 1 << 15  # elements below which waking a thread costs more than it saves
 
 
@@ -31,9 +30,8 @@ def scan(decay: Tensor, x: Tensor, initial: Tensor | None = None) -> Tensor:
     if initial is not None and initial.shape != (x.shape[0], x.shape[2]):
         raise ValueError(f"initial is (B, C) = {(x.shape[0], x.shape[2])}, not {tuple(initial.shape)}")
     working = working_dtype(x)
-    a, u, first = decay.to(working), x.to(working), None if initial is None else initial.to(working)
-    run = _doubling if x.shape[1] == 1 else _scan  # one token, as in decoding, is two operations of torch
-    return run(a, u, first, False).to(x.dtype)
+    first = None if initial is None else initial.to(working)
+    return _scan(decay.to(working), x.to(working), first, False).to(x.dtype)
 
 
 # With (B y)_t = decay_t y_{t-1}, y = (I - B)^-1 (x + e_0 decay_0 initial), and the adjoint reads from the end:
@@ -44,7 +42,9 @@ def scan(decay: Tensor, x: Tensor, initial: Tensor | None = None) -> Tensor:
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(decay: Tensor, x: Tensor, initial: Tensor | None, transposed: bool) -> Tensor:
-        return _run(decay, x, initial, transposed) if _compiles(x) else _doubling(decay, x, initial, transposed)
+        if not _compiles(x):
+            return _doubling(decay, x, initial, transposed)
+        return _run_back(decay, None, None, x)[0] if transposed else _run(decay, x, initial)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -79,8 +79,8 @@ def _before(y: Tensor, initial: Tensor | None) -> Tensor:
 
 
 def _compiles(x: Tensor) -> bool:
-    """Whether the Numba kernels take it."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    """Whether the Numba kernels take it. (One token, as in decoding, is quicker in torch.)"""
+    return not torch.compiler.is_compiling() and x.device.type == "cpu" and x.shape[1] > 1
 
 
 def _doubling(decay: Tensor, x: Tensor, initial: Tensor | None, transposed: bool) -> Tensor:
@@ -105,30 +105,24 @@ def _times(a: Tensor, y: Tensor) -> Tensor:
     return torch.where(a == 0, 0, a * y)
 
 
-def _run(decay: Tensor, x: Tensor, initial: Tensor | None, transposed: bool) -> Tensor:
+def _run(decay: Tensor, x: Tensor, initial: Tensor | None) -> Tensor:
     y = empty_like(x)
-    if transposed:
-        _in_blocks(cpu_scan.transposed, [decay, x, y], x)
-    else:
-        _in_blocks(cpu_scan.forward, [decay, x, x.new_empty(0) if initial is None else initial, y], x)
+    _over_sequences(cpu_scan.forward, [decay, x, initial, y], x)
     return y
 
 
-def _run_back(decay: Tensor, y: Tensor, initial: Tensor | None, dy: Tensor) -> tuple[Tensor, Tensor]:
-    du, ddecay = empty_like(dy), empty_like(dy)
-    _in_blocks(cpu_scan.backward, [decay, y, y.new_empty(0) if initial is None else initial, dy, du, ddecay], dy)
+def _run_back(decay: Tensor, y: Tensor | None, initial: Tensor | None, dy: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The transposed scan of dy, and the gradient of the decays where y is given."""
+    du, ddecay = empty_like(dy), None if y is None else empty_like(dy)
+    _over_sequences(cpu_scan.backward, [decay, y, initial, dy, du, ddecay], dy)
     return du, ddecay
 
 
-def _in_blocks(kernel: Callable[..., None], tensors: list[Tensor], x: Tensor) -> None:
-    """Whole sequences are divided between threads, and their channels too where sequences are few."""
+def _over_sequences(kernel: Callable[..., None], tensors: list[Tensor | None], x: Tensor) -> None:
+    """In threads. To divide channels too was measured to be slower: rows read by halves are not prefetched."""
     batch, n, c = x.shape
-    blocks = 1
-    if x.numel() >= _WORTH_THREADS:
-        blocks = max(1, min(torch.get_num_threads() // max(batch, 1), -(-c // _UNIT)))
-    arrays = [t.detach().reshape(-1).numpy() for t in tensors]
-    settings = (n, c, _UNIT, blocks)
+    arrays = [(x.new_empty(0) if t is None else t.detach().reshape(-1)).numpy() for t in tensors]
     if x.numel() < _WORTH_THREADS:
-        kernel(*arrays, *settings, 0, batch)
+        kernel(*arrays, n, c, 0, batch)
     else:
-        in_threads(lambda first, last: kernel(*arrays, *settings, first, last), batch * blocks, (0, n))
+        in_threads(lambda first, last: kernel(*arrays, n, c, first, last), batch, (0, n))
