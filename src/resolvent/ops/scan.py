@@ -88,9 +88,9 @@ def _doubling(decay: Tensor, x: Tensor, initial: Tensor | None, transposed: bool
     if transposed:
         return _doubling(pad(decay[:, 1:], (0, 0, 0, 1)).flip(1), x.flip(1), None, False).flip(1)
     y, a, width, n = x, decay, 1, x.shape[1]
-    if initial is not None and n == 1:
-        y = x + _times(decay, initial[:, None])
-    elif initial is not None:
+    if n == 1:  # never x itself: autograd would take it for the input
+        return x.clone() if initial is None else x + _times(decay, initial[:, None])
+    if initial is not None:
         y = torch.cat([x[:, :1] + _times(decay[:, :1], initial[:, None]), x[:, 1:]], dim=1)
     while width < n:
         y = torch.cat([y[:, :width], y[:, width:] + _times(a[:, width:], y[:, :-width])], dim=1)
@@ -101,7 +101,7 @@ def _doubling(decay: Tensor, x: Tensor, initial: Tensor | None, transposed: bool
 
 
 def _times(a: Tensor, y: Tensor) -> Tensor:
-    """a y, but zero times anything is zero: a cut lets no infinity through."""
+    """Their product, but zero times anything is zero: a cut lets no infinity through."""
     return torch.where(a == 0, 0, a * y)
 
 
