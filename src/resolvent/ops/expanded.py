@@ -60,7 +60,9 @@ def _chunks(
         x, write, read = (pad(t, (0, 0, 0, rest)) for t in (x, write, read))
         decays, begins = pad(decays, (0, rest)), None if begins is None else pad(begins, (0, rest))
     x, write, read, decays = (t.unflatten(2, (-1, size)) for t in (x, write, read, decays))
-    sums = decays.cumsum(-1)  # the decay from j to i is exp(sums_i - sums_j)
+    # The decay from j to i is exp(sums_i - sums_j). In float32 one strong decay would spoil all differences behind it:
+    # with decays of exp(-50) among weak ones, measured, outputs were wrong by 2e-5, and in float64 by 2e-7.
+    sums = (decays if x.device.type == "mps" else decays.double()).cumsum(-1)
 
     reads = torch.ones(size, size, dtype=torch.bool, device=x.device).tril()  # token i of a chunk its token j
     enters = leaves = through = None  # what lies before the chunk, the state after it, and both
@@ -69,14 +71,16 @@ def _chunks(
         reads = reads & (number[..., :, None] == number[..., None, :])
         enters, leaves, through = number == 0, number == number[..., -1:], number[..., -1] == 0
 
-    weights = (read @ write.mT) * _exp(sums[..., :, None] - sums[..., None, :], reads)
-    y = weights @ x
-    given = write.mT @ (x * _exp(sums[..., -1:] - sums, leaves)[..., None])
-    states = _carried(given, _exp(sums[..., -1], through), state)
+    def weight(log: Tensor, kept: Tensor | None) -> Tensor:
+        return _exp(log.to(x.dtype), kept)
+
+    y = ((read @ write.mT) * weight(sums[..., :, None] - sums[..., None, :], reads)) @ x
+    given = write.mT @ (x * weight(sums[..., -1:] - sums, leaves)[..., None])
+    states = _carried(given, weight(sums[..., -1], through), state)
     if state is not None or states.shape[2] > 1:
         first = torch.zeros_like(states[:, :, :1]) if state is None else state[:, :, None]
         before = torch.cat([first, states[:, :, :-1]], dim=2)
-        y = y + (read @ before) * _exp(sums, enters)[..., None]
+        y = y + (read @ before) * weight(sums, enters)[..., None]
     return y.flatten(2, 3)[:, :, :n], states[:, :, -1]
 
 
