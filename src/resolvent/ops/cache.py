@@ -1,137 +1,282 @@
-"""What a decoder keeps: the rows that later tokens may still read, each in the slot its pattern assigns."""
+"""What a decoder keeps of the tokens it has seen, and the verbs that every cache knows."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, Self
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Self, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.analysis.cost import reads_several
-from resolvent.ops.memory import zeros
-from resolvent.ops.rows import held
-from resolvent.patterns import Pattern, pattern
+from resolvent.ops.cache_file import write
 from resolvent.patterns.strides import Integers
-from resolvent.patterns.translation_invariant import TranslationInvariant
 
-Normalise = Literal["gate", "whole"]
-
-_FOR_EVER = 1 << 62
+Layout = dict[str, Any]  # what JSON holds
 
 
-@dataclass(eq=False)
-class DecodeCache:
-    """Slots for one layer, empty at first. `nbytes` is known before the first token.
+@dataclass(frozen=True)
+class Change:
+    """What a verb does to every tensor: other rows, another device or dtype. The result has memory of its own."""
 
-    With `tokens` given, the cache is made for so many tokens and never changes its size. Without, it grows as it must:
-    by doubling for patterns that read arbitrarily far back, by a slot now and then for cache-efficient ones.
-    """
+    rows: list[int] | None = None
+    device: torch.device | str | None = None
+    dtype: torch.dtype | None = None
 
-    pattern: Pattern
+    def tensor(self, name: str, part: Tensor) -> Tensor:
+        dtype = self.dtype if self.dtype and part.is_floating_point() and name != "logs" else part.dtype
+        if self.rows is not None:
+            part = part.index_select(0, torch.tensor(self.rows, dtype=torch.int64, device=part.device))
+        return part.to(self.device or part.device, dtype, copy=self.rows is None)
+
+    def numbers(self, array: Integers) -> Integers:
+        return array.copy() if self.rows is None else array[np.array(self.rows, dtype=np.int64)]
+
+
+class Cache(ABC):
+    """Tensors with the batch first, and how many tokens each row has seen. Verbs act on all of it."""
+
+    parts: dict[str, Tensor]
+    positions: Integers
     batch: int
-    heads: int
-    dim: int
-    key_dim: int
-    tokens: int | None = None
-    dtype: torch.dtype = torch.float32
-    device: torch.device | str = "cpu"
-    normalise: Normalise = "gate"
-    parts: dict[str, Tensor] = field(init=False, repr=False)
-    positions: Integers = field(init=False)
-    expiry: Integers = field(init=False, repr=False)
-    room: int = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self.pattern = pattern(self.pattern)
-        if self.tokens is not None and self.tokens < 1:
-            raise ValueError(f"expected a cache for at least one token, got tokens={self.tokens}.")
-        if self.normalise not in ("gate", "whole"):
-            raise ValueError(f"expected normalise 'gate' or 'whole', got {self.normalise!r}.")
-        self.room = 64 if self.tokens is None else self.tokens
-        slots = self.pattern.slots(self.room)
-        shape = (self.batch, self.heads, slots)
-        self.parts = {name: zeros((*shape, width), self.dtype, self.device) for name, width in self._widths().items()}
-        if self.normalise == "whole" and self.pattern.recurrent:  # l of `whole.py`, which grows with the sequence
-            self.parts["logs"] = zeros((*shape, 1), torch.float64, self.device)
-        self.positions = np.zeros(self.batch, dtype=np.int64)
-        self.expiry = np.full((self.batch, slots), -1, dtype=np.int64)
-
-    def _widths(self) -> dict[str, int]:
-        """The tensors that are kept and the length of their rows; a softmax over one entry needs no keys."""
-        direct, recurrent = self.pattern.direct == "all", self.pattern.recurrent
-        scored = recurrent and reads_several(self.pattern)
-        names = {"values": direct, "keys_a": direct, "outputs": recurrent, "keys_b": scored}
-        return {name: self.key_dim if "keys" in name else self.dim for name, kept in names.items() if kept}
-
-    @property
-    def slots(self) -> int:
-        return int(self.expiry.shape[1])
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the tensors; snapshots come on top."""
         return sum(part.nbytes for part in self.parts.values())
 
     def clone(self) -> Self:
         """A cache of its own, from which another continuation can go on."""
-        copy = type(self)(
-            self.pattern, self.batch, self.heads, self.dim, self.key_dim, 1, self.dtype, self.device, self.normalise
+        return self._changed(Change())
+
+    def select(self, indices: Sequence[int] | Tensor) -> Self:
+        """These rows, in this order; repeats are allowed."""
+        rows = integers("indices", indices)
+        if any(not 0 <= row < self.batch for row in rows):
+            raise ValueError(f"expected rows from 0 to {self.batch - 1}, got {rows}.")
+        return self._changed(Change(rows=rows))
+
+    def repeat(self, times: int) -> Self:
+        """Every row so many times, next to each other."""
+        if isinstance(times, bool) or not isinstance(times, int) or times < 1:
+            raise ValueError(f"expected to repeat each row at least once, got times={times!r}.")
+        return self.select([row for row in range(self.batch) for _ in range(times)])
+
+    def reorder(self, indices: Sequence[int] | Tensor) -> Self:
+        """`select` that keeps the size of the batch: which row each beam goes on from."""
+        rows = integers("indices", indices)
+        if len(rows) != self.batch:
+            raise ValueError(f"expected one index for each of the {self.batch} rows, got {len(rows)}: use select().")
+        return self.select(rows)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """A copy elsewhere, or in another floating dtype; logarithms stay in float64."""
+        if dtype is not None and not dtype.is_floating_point:
+            raise TypeError(f"expected a floating dtype, got {dtype}.")
+        return self._changed(Change(device=device, dtype=dtype))
+
+    def rewind(self, position: int | Sequence[int]) -> None:
+        """Go back, in place, to where this many tokens were seen, in all rows or in each.
+
+        Rows go back to a snapshot taken there, or simply forget what came later if the pattern never gives a slot to
+        a newer token; else this is refused. Snapshots of what is undone are dropped.
+        """
+        targets = [position] * self.batch if isinstance(position, int) else integers("positions", position)
+        if len(targets) != self.batch:
+            raise ValueError(f"expected a position, or one for each of the {self.batch} rows, got {len(targets)}.")
+        self.check_rewind(targets)  # all of it, before anything is changed
+        self._rewind(targets)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """One safetensors file, complete or not there at all. Snapshots are not saved."""
+        write(path, self.parts, self.layout())
+
+    @abstractmethod
+    def snapshot(self) -> None:
+        """Remember the present state, to `rewind` to. It costs `nbytes`, or nothing where nothing is ever dropped."""
+
+    @abstractmethod
+    def drop_snapshots(self) -> None:
+        """Forget all snapshots, and free their memory."""
+
+    @abstractmethod
+    def check_rewind(self, targets: list[int]) -> None:
+        """Refuse, with the reason, what `rewind` cannot do."""
+
+    @abstractmethod
+    def layout(self) -> Layout:
+        """All but the tensors, as JSON can hold it."""
+
+    @abstractmethod
+    def fill(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take these for `parts`: names, shapes and dtypes are the same."""
+
+    @abstractmethod
+    def _changed(self, change: Change) -> Self: ...
+
+    @abstractmethod
+    def _rewind(self, targets: list[int]) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A state to come back to."""
+
+    positions: Integers
+    parts: dict[str, Tensor]
+
+    def changed(self, change: Change) -> Snapshot:
+        return Snapshot(
+            change.numbers(self.positions), {name: change.tensor(name, t) for name, t in self.parts.items()}
         )
-        copy.tokens, copy.room = self.tokens, self.room
-        copy.parts = {name: part.clone() for name, part in self.parts.items()}
-        copy.positions, copy.expiry = self.positions.copy(), self.expiry.copy()
-        return copy
 
-    def make_room(self, end: int) -> None:
-        """Slots for `end` tokens, or a clear refusal."""
-        if self.tokens is not None:
-            if end > self.tokens:
+
+class Single(Cache):
+    """One cache, as against `Caches`: tensors and snapshots of them."""
+
+    snapshots: list[Snapshot]
+
+    def snapshot(self) -> None:
+        if not self._forgets():
+            self.snapshots.append(Snapshot(self.positions, self.parts).changed(Change()))
+
+    def drop_snapshots(self) -> None:
+        self.snapshots = []
+
+    def check_rewind(self, targets: list[int]) -> None:
+        for row, (target, now) in enumerate(zip(targets, self.positions.tolist(), strict=True)):
+            if not 0 <= target <= now:
+                raise ValueError(f"expected a position from 0 to {now} to go back to, got {target} for row {row}.")
+            if target != now and not self._forgets(target) and self._remembered(row, target) is None:
+                taken = sorted({int(s.positions[row]) for s in self.snapshots})
                 raise ValueError(
-                    f"this cache was made for {self.tokens:,} tokens, got {end:,}: "
-                    "make it with a larger `tokens`, or without, so that it grows."
+                    f"row {row} cannot go from position {now} back to {target}: {self._why_not(row, target)} "
+                    f"Call snapshot() there before going on, or keep a clone(); "
+                    f"this row has snapshots at {', '.join(map(str, taken)) if taken else 'no position'}."
                 )
-            return
-        if end < self.room:
-            return
-        self.room = max(2 * self.room, end + 1)
-        more = self.pattern.slots(self.room) - self.slots
-        self.parts = {name: _longer(part, more) for name, part in self.parts.items()}
-        self.expiry = np.pad(self.expiry, ((0, 0), (0, more)), constant_values=-1)
 
-    def reads(self, group: slice) -> Integers:
-        """The slots in which the next token of these sequences, all at one position, finds what it reads."""
-        position = int(self.positions[group.start])
-        if self.pattern.contiguous_columns:  # whatever is still alive
-            return np.flatnonzero(self.expiry[group.start] >= position)
-        return self.slots_of(self.pattern.sources(position))
+    def _rewind(self, targets: list[int]) -> None:
+        back = [row for row, now in enumerate(self.positions.tolist()) if targets[row] != now]
+        for row in back:
+            found = None if self._forgets(targets[row]) else self._remembered(row, targets[row])
+            if found is not None:
+                self.parts = {name: _restored(part, found.parts[name], row) for name, part in self.parts.items()}
+        self.positions[:] = targets
+        self.snapshots = [s for s in self.snapshots if (s.positions <= self.positions).all()]
+        self._recount(back)
 
-    def advance(self, group: slice, count: int) -> tuple[Integers, Integers]:
-        """Count the next tokens as seen; which slots they take that stay alive, and which of them these are."""
-        position = int(self.positions[group.start])
-        self.positions[group] = position + count
-        if count == 1:
-            kept, slots = np.array([position]), np.array([self.pattern.slot(position)])
-        else:
-            kept = held(self.pattern, position + count)
-            kept = kept[kept >= position]
-            slots = self.slots_of(kept)
-        fits = (slots >= 0) & (slots < self.slots)  # the last token of a full cache is read by none
-        for j, slot in zip(kept[fits].tolist(), slots[fits].tolist(), strict=True):
-            self.expiry[group, slot] = j + min(self.pattern.life(j), _FOR_EVER)
-        return slots[fits], kept[fits] - position
+    def _remembered(self, row: int, target: int) -> Snapshot | None:
+        return next((s for s in reversed(self.snapshots) if s.positions[row] == target), None)
 
-    def slots_of(self, positions: Integers) -> Integers:
-        last = self.pattern.strides.last
-        if isinstance(self.pattern, TranslationInvariant):
-            return np.array(positions) if last is None else positions % max(last, 1)
-        return np.array([self.pattern.slot(int(j)) for j in positions], dtype=np.int64)
+    def _changed(self, change: Change) -> Self:
+        other = copy.copy(self)
+        other.parts = {name: change.tensor(name, part) for name, part in self.parts.items()}
+        other.positions = change.numbers(self.positions)
+        other.batch = len(other.positions)
+        other.snapshots = [s.changed(change) for s in self.snapshots]
+        other._settle(change)
+        return other
+
+    def fill(self, tensors: Mapping[str, Tensor]) -> None:
+        self.parts = dict(tensors)
+
+    @abstractmethod
+    def _forgets(self, target: int | None = None) -> bool:
+        """Whether to go back to this position, or to any, it is enough to forget what came later."""
+
+    @abstractmethod
+    def _why_not(self, row: int, target: int) -> str:
+        """A sentence: why forgetting is not enough."""
+
+    @abstractmethod
+    def _settle(self, change: Change) -> None:
+        """Bring what else a cache knows in line with a change."""
+
+    @abstractmethod
+    def _recount(self, rows: list[int]) -> None:
+        """Bring what else a cache knows in line with the positions of these rows."""
 
 
-def _longer(part: Tensor, more: int) -> Tensor:
-    """More slots, empty, after those there are; a gradient finds its way through."""
-    if part.requires_grad:
-        return torch.nn.functional.pad(part, (0, 0, 0, more))
-    longer = zeros((*part.shape[:2], part.shape[2] + more, part.shape[3]), part.dtype, part.device)
-    longer[:, :, : part.shape[2]] = part
-    return longer
+@final
+class State(Single):
+    """The state of a first-order scan, of fixed size: named tensors with the batch first.
+
+    Whoever goes on replaces `parts` and adds to `positions`.
+    """
+
+    def __init__(self, parts: dict[str, Tensor], positions: Sequence[int] | None = None) -> None:
+        sizes = {name: part.shape[0] if part.ndim else None for name, part in parts.items()}
+        if not parts or None in sizes.values() or len(set(sizes.values())) > 1:
+            raise ValueError(f"expected tensors with the same batch first, got {_shapes(parts)}.")
+        check_names(parts)
+        self.parts, self.snapshots, self.batch = dict(parts), [], int(next(iter(parts.values())).shape[0])
+        self.positions = np.zeros(self.batch, dtype=np.int64)
+        if positions is not None:
+            self.positions[:] = checked_positions(positions, self.batch)
+
+    def layout(self) -> Layout:
+        parts = {name: [list(t.shape), str(t.dtype).removeprefix("torch.")] for name, t in self.parts.items()}
+        return {"kind": "state", "parts": parts, "positions": self.positions.tolist()}
+
+    @classmethod
+    def hollow(cls, layout: Layout) -> State:
+        """From its layout, on the device "meta"."""
+        parts = {
+            name: torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+            for name, (shape, dtype) in layout["parts"].items()
+        }
+        return cls(parts, layout["positions"])
+
+    def __repr__(self) -> str:
+        return f"State({_shapes(self.parts)}, positions={self.positions.tolist()})"
+
+    def _forgets(self, target: int | None = None) -> bool:  # noqa: ARG002
+        return False
+
+    def _why_not(self, row: int, target: int) -> str:  # noqa: ARG002
+        return "a state is one sum over all tokens, from which the later ones cannot be taken out."
+
+    def _settle(self, change: Change) -> None:
+        pass
+
+    def _recount(self, rows: list[int]) -> None:
+        pass
+
+
+def _restored(part: Tensor, saved: Tensor, row: int) -> Tensor:
+    """With a row as it was saved; the cache may have grown since. What a gradient may need is not written over."""
+    part = part.clone() if part.requires_grad else part
+    if saved.shape[1:] == part.shape[1:]:
+        part[row] = saved[row]
+    else:
+        part[row, :, : saved.shape[2]] = saved[row]
+    return part
+
+
+def integers(name: str, values: Sequence[int] | Tensor) -> list[int]:
+    listed = values.tolist() if isinstance(values, Tensor | np.ndarray) else list(values)
+    if not isinstance(listed, list) or not all(isinstance(v, int) and not isinstance(v, bool) for v in listed):
+        raise TypeError(f"expected {name} as a list or a one-dimensional tensor of integers, got {values!r}.")
+    return listed
+
+
+def checked_positions(positions: Sequence[int] | Tensor, batch: int, most: int | None = None) -> list[int]:
+    listed = integers("positions", positions)
+    if len(listed) != batch or any(p < 0 or (most is not None and p > most) for p in listed):
+        limit = "" if most is None else f" and at most {most}"
+        raise ValueError(f"expected a position for each of the {batch} rows, at least 0{limit}, got {listed}.")
+    return listed
+
+
+def check_names(named: Mapping[str, object]) -> None:
+    for name in named:
+        if not isinstance(name, str) or not name or "/" in name:
+            raise ValueError(f"expected names without '/', which parts the names in a file, got {name!r}.")
+
+
+def _shapes(parts: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(part.shape) for name, part in parts.items()}

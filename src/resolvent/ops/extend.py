@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from resolvent.ops import whole
-from resolvent.ops.cache import DecodeCache
 from resolvent.ops.rows import rows
+from resolvent.ops.slots import DecodeCache
 from resolvent.patterns.strides import Integers
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]  # x, qa, ka, qb, kb, gate

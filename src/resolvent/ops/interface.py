@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from resolvent.ops import compiled, cpu, dense, portable, reference, whole
-from resolvent.ops.cache import DecodeCache, Normalise
 from resolvent.ops.extend import advance
 from resolvent.ops.rows import rows
+from resolvent.ops.slots import DecodeCache, Normalise
 from resolvent.patterns import Pattern, pattern
 from resolvent.patterns.errors import closest
 from resolvent.patterns.strides import Rule
