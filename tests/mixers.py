@@ -1,6 +1,5 @@
 """Every mixer that the tests go through, and what it should compute, written plainly with n × n matrices."""
 
-
 import torch
 from torch import Tensor
 from torch.nn.functional import elu, softplus
@@ -124,7 +123,7 @@ def gate_of(mixer: Mixer, u: Tensor, head: int) -> Tensor:
         case ScalarGate():
             return gate.logit[h].sigmoid().expand(u.shape[:2])
         case ConstantGate():
-            return torch.full(u.shape[:2], gate.gamma).double()
+            return torch.full(u.shape[:2], gate.gamma, dtype=torch.float64)
     raise AssertionError(gate)
 
 
@@ -182,5 +181,3 @@ def linear_recurrence(mixer: Mixer, u: Tensor, x: Tensor) -> Tensor:
             y = i * x[:, t] if t == 0 else a * outputs[-1] + (1 - a**2).sqrt() * i * x[:, t]
         outputs.append(y)
     return torch.stack(outputs, 1)
-
-

@@ -247,6 +247,71 @@ def bench_patterns(
         _say_written(figures.save(figures.speed_figure(report), plot))
 
 
+@app.command("model")
+def describe_model(
+    name: Annotated[str, typer.Argument(metavar="PRESET", help="tiny, synthetic-4m, gpt2-125m, gpt2-355m, gpt2-775m.")],
+    spec: Annotated[
+        str | None, typer.Option("--pattern", help="Pattern of every layer; separate with / for one per layer.")
+    ] = None,
+    rule: Rule = "softmax",
+    n: Length = 1024,
+    save: Annotated[Path | None, typer.Option(help="Write the model, untrained, into this folder.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the weights it starts with.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Parameters, cost, cache and hops of a whole model, without training it.
+
+    The gpt2 presets are the paper's models: GPT-2's shape with rotary positions.
+    """
+    import torch
+
+    from resolvent.model import LanguageModel, preset
+
+    changes: dict[str, Any] = {"coefficients": rule}
+    if spec is not None:
+        changes["pattern"] = spec.split("/") if "/" in spec else spec
+    config = preset(name, **changes)
+    torch.manual_seed(seed)
+    with torch.device("cpu" if save else "meta"):
+        model = LanguageModel(config)
+    profile = model.profile(n)
+    if as_json:
+        print(json.dumps(profile.to_dict(), indent=2))
+    else:
+        print(f"{name} {profile}")
+    if save is not None:
+        _say_written(model.save(save))
+
+
+@app.command("inspect")
+def inspect_model(
+    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A model's folder, as `save` writes it.")],
+    text: Annotated[
+        str, typer.Option(help="What the model reads, as bytes (vocabulary of 256).")
+    ] = "to be or not to be",
+    tokens: Annotated[str | None, typer.Option(help="Token numbers instead of a text: 17,4,256.")] = None,
+    layer: Annotated[int, typer.Option(help="Layer of the figure, from 0.")] = 0,
+    head: Annotated[int, typer.Option(help="Head of the figure, from 0.")] = 0,
+    plot: Annotated[Path, typer.Option(help="Where to write the figure of A, B and T.")] = Path("inspect.png"),
+    as_json: AsJson = False,
+) -> None:
+    """Look inside a model while it reads a text: gates, row sums, hops, and a figure of A, B and T.
+
+    |T1 - 1|: how far the rows of (I - B)^-1 A are from summing to one. ‖(I-B)⁻¹‖: how much feedback can amplify.
+    Fed back: how often, on average, what reaches a token was fed back on its way.
+    """
+    from resolvent.model.inspection import inspect
+    from resolvent.report import figures, mixing
+
+    view = inspect(checkpoint, text if tokens is None else [int(t) for t in tokens.split(",")], layer, head)
+    if as_json:
+        print(json.dumps([found.to_dict() for found in view.layers], indent=2))
+    else:
+        Console().print(mixing.diagnostics_table([found.to_dict() for found in view.layers]))
+    figure = mixing.mixing_figure(view.a, view.b, view.t, view.spectrum, view.tokens, view.title)
+    _say_written(figures.save(figure, plot))
+
+
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
     if version:

@@ -82,7 +82,7 @@ class Tied(Gated):
 class Distance(Gated):
     """shape: `toeplitz` (any learned function of the distance, through rotated constant queries and keys), `decay`
     (exponential, at a learned rate per head, as in RetNet), `constant` (a mean over what is read).
-    """  # noqa: D205
+    """
 
     name = "distance"
     meaning = "a learned function of the distance alone"
@@ -205,7 +205,7 @@ def parse_gate(gate: str) -> tuple[str, float | None]:
     inside = 0 <= start <= 1 if kind == "constant" else 0 < start < 1
     if not inside:
         raise PatternError(
-            f"expected gate as mamba, half, token@0.3, scalar@0.3 or a constant such as 0.5, within 0 … 1; got {gate!r}."
+            f"expected gate as mamba, half, token@0.3, scalar@0.3 or a constant from 0 to 1 such as 0.5, got {gate!r}."
         )
     return kind, start
 

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from resolvent.analysis.coefficients import (
-    DIGITS, Coefficients, Distance, Linear, LowRank, Mamba, Whole, as_run, coefficients, fit,
+    DIGITS,
+    Coefficients,
+    Distance,
+    Linear,
+    LowRank,
+    Mamba,
+    Whole,
+    as_run,
+    coefficients,
+    fit,
 )
 from resolvent.patterns import Pattern, PatternError
 from resolvent.patterns.errors import is_integer, require_length
@@ -71,7 +80,9 @@ def cost(
     nnz_a, nnz_b = (0, 0) if rule.first_order else nonzeros(p, n)
     key_dim = DIGITS if isinstance(rule, Distance) and rule.shape != "toeplitz" else head_dim
     products = heads * (key_dim + head_dim) * (nnz_a + nnz_b) / n
-    sides = (p.direct == "all" or isinstance(rule, Whole)) + (p.recurrent and reads_several(p))  # each has queries and keys
+    sides = (p.direct == "all" or isinstance(rule, Whole)) + (
+        p.recurrent and reads_several(p)
+    )  # each has queries and keys
     scalars = heads * (2 * sides + p.recurrent)  # two numbers of each softmax, and the gate
     if isinstance(rule, Whole):  # coefficients are written out
         scalars += heads * round((nnz_a + nnz_b) / n)

@@ -20,7 +20,7 @@ from resolvent.coefficients.gates import make_gate
 from resolvent.coefficients.layer import CoefficientModule, HeadGroup, Layer, join, parts_of
 from resolvent.coefficients.place import Place
 from resolvent.coefficients.rope import rope
-from resolvent.coefficients.softmax import Scores, operate, slots
+from resolvent.coefficients.softmax import Scores, for_each_head, operate, slots
 from resolvent.coefficients.weights import Weights, written_out
 from resolvent.ops import Cache
 
@@ -78,9 +78,7 @@ class DistanceCoefficients(CoefficientModule):
                 found[f"k{side}"] = keys if self.shape == "constant" else keys[..., None, :]
                 found[f"q{side}"] = rates.to(x.dtype)[:, None] * x.new_ones(DIGITS)
         heads = {"q": self.layer.heads, "k": self.layer.kv_heads}
-        return {
-            name: t.expand(*shape[:2], heads[name[0]], self.key_dim).transpose(1, 2) for name, t in found.items()
-        }
+        return {name: t.expand(*shape[:2], heads[name[0]], self.key_dim).transpose(1, 2) for name, t in found.items()}
 
     def _of(self, group: HeadGroup, scores: dict[str, Tensor]) -> Scores:
         used = {"a": group.run.direct == "all", "b": group.scores_b}
@@ -97,10 +95,7 @@ class DistanceCoefficients(CoefficientModule):
         for group in self.groups:
             g = u.new_zeros(u.shape[0], group.count, u.shape[1]) if gate is None else gate[:, group.gates]
             own = self._of(group, scores)
-            share = group.count // group.kv_count
-            given = ((None if own.get(name) is None else own[name].repeat_interleave(group.count // own[name].shape[1], 1))  # type: ignore[union-attr]
-                     for name in ("qa", "ka", "qb", "kb"))  # fmt: skip
-            assert share >= 1
+            given = (for_each_head(own.get(name), group.count) for name in ("qa", "ka", "qb", "kb"))
             yield written_out(*given, g, group.pattern, self._scale)
 
 

@@ -43,7 +43,7 @@ def place(
     start: Integers | None = None,
     seen: Positions | None = None,
 ) -> Place:
-    """The place of n rows; `seen`: tokens of each sequence that a cache has seen before. The operator checks the rest."""
+    """The place of n rows; `seen`: tokens of each sequence that a cache has seen. The operator checks the rest."""
     if cu_seqlens is not None:
         cuts = [int(cut) for cut in cu_seqlens]
         lengths = [max(after - before, 0) for before, after in pairwise(cuts)]

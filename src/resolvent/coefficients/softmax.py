@@ -75,11 +75,13 @@ class SoftmaxCoefficients(CoefficientModule):
         for group, scores in zip(self.groups, self._scores(u, place), strict=True):
             g = u.new_zeros(u.shape[0], group.count, u.shape[1]) if gate is None else gate[:, group.gates]
             tied = None if self.delta is None else self.delta[group.gates]
-            share = group.count // group.kv_count
-            full = {name: t.repeat_interleave(share, 1) if name in ("ka", "kb") and t is not None else t
-                    for name, t in scores.items()}  # fmt: skip
-            given = (full.get(name) for name in ("qa", "ka", "qb", "kb"))
+            given = (for_each_head(scores.get(name), group.count) for name in ("qa", "ka", "qb", "kb"))
             yield written_out(*given, g, group.pattern, self.layer.head_dim**-0.5, self.normalise, tied)
+
+
+def for_each_head(t: Tensor | None, heads: int) -> Tensor | None:
+    """Keys shared by a group of heads, once for each."""
+    return None if t is None else t.repeat_interleave(heads // t.shape[1], 1)
 
 
 def operate(

@@ -13,6 +13,9 @@ from resolvent.ops.portable_plan import plan
 from resolvent.ops.rows import rows
 from resolvent.patterns import Pattern
 
+Scores = dict[
+    str, Tensor | None
+]  # qa, ka, qb, kb of a group of heads, each (B, heads, N, D); what is not used is left out
 LARGEST = 4096  # tokens up to which n × n matrices are written out
 
 
@@ -98,32 +101,37 @@ class Weights:
 
 
 def written_out(
-    qa: Tensor | None, ka: Tensor | None, qb: Tensor | None, kb: Tensor | None, gate: Tensor,
-    p: Pattern, scale: float, normalise: str = "gate", tied: Tensor | None = None,
+    scores: Scores, gate: Tensor, p: Pattern, scale: float, normalise: str = "gate", tied: Tensor | None = None
 ) -> Weights:  # fmt: skip
-    """The coefficients that `mix` uses, as `Weights`. Arguments as there, every head with keys of its own."""
+    """The coefficients that `mix` uses, as `Weights`. Arguments as there; keys may be shared by groups of heads."""
+    qa, ka, qb, kb = (_for_each_head(scores.get(name), gate.shape[1]) for name in ("qa", "ka", "qb", "kb"))
     where = rows(replace(p, direct="diagonal") if tied is not None else p, (0, gate.shape[-1]))
     layout = plan(where, gate.device)
     if normalise == "whole" and p.recurrent:
         spare = gate[..., None]
         none = gate.new_zeros((*gate.shape[:2], 0))
-        given = [spare * 0 if t is None else t for t in (qa, ka, qb, kb)]
-        alpha, beta, _ = whole.coefficients(*given, gate, where, scale, none)
+        qa, ka, qb, kb = (spare * 0 if t is None else t for t in (qa, ka, qb, kb))
+        alpha, beta, _ = whole.coefficients(qa, ka, qb, kb, gate, where, scale, none)
         return Weights(alpha, beta, p, p)
     g = gate * layout.feeds if p.recurrent else torch.zeros_like(gate)
     weigh = 1 - g[..., None]
     if where.pattern.direct == "diagonal" or qa is None or ka is None:
         alpha = weigh
     else:
-        scores = torch.cat([(qa * ka).sum(-1, keepdim=True), portable.dots(qa, ka, layout)], -1) * scale
-        alpha = weigh * torch.where(layout.direct, scores, -torch.inf).softmax(-1)
+        sums = torch.cat([(qa * ka).sum(-1, keepdim=True), portable.dots(qa, ka, layout)], -1) * scale
+        alpha = weigh * torch.where(layout.direct, sums, -torch.inf).softmax(-1)
     if not p.recurrent:
         return Weights(alpha, None, p, p)
     if qb is None or kb is None:
         beta = g[..., None] * layout.valid
     else:
-        scores = portable.dots(qb, kb, layout) * scale
-        beta = g[..., None] * torch.where(layout.valid, scores, -1e300 if scores.dtype == torch.float64 else -1e30).softmax(-1)
+        sums = portable.dots(qb, kb, layout) * scale
+        sums = sums.masked_fill(
+            ~layout.valid & layout.feeds[:, None], -torch.inf
+        )  # rows without sources come to nothing
+        beta = g[..., None] * torch.where(
+            layout.valid, scores, -1e300 if scores.dtype == torch.float64 else -1e30
+        ).softmax(-1)
         beta = beta * layout.valid
     if tied is not None:
         delta = tied[:, None, None]

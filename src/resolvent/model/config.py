@@ -88,7 +88,9 @@ class ModelConfig:
         known = [field.name for field in dataclasses.fields(cls)]
         for name in values:
             if name not in known:
-                raise ValueError(f"unknown setting '{name}' of a model: expected {', '.join(known)}.{closest(name, known)}")
+                raise ValueError(
+                    f"unknown setting '{name}' of a model: expected {', '.join(known)}.{closest(name, known)}"
+                )
         return cls(**values)
 
 

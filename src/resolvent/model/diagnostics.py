@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from resolvent.coefficients import Weights
 from resolvent.model.language_model import LanguageModel
 
-_GATES = "gate"
-
 
 @dataclass(frozen=True)
 class GateStatistics:
@@ -82,8 +80,8 @@ def watch_gates(model: LanguageModel) -> Iterator[GateWatch]:
     watch.statistics()[0].mean  # layer 0, one number per head
     """
     watch, handles = GateWatch(), []
-    for i, block in enumerate(model.blocks):
-        gate = getattr(block.mixer.coefficients, _GATES, None)
+    for i, mixer in enumerate(model.mixers):
+        gate = getattr(mixer.coefficients, "gate", None)
         if isinstance(gate, nn.Module):
             handles.append(gate.register_forward_hook(lambda _m, _i, g, layer=i: watch._see(layer, g)))
     try:
@@ -98,15 +96,15 @@ def layer_weights(model: LanguageModel, tokens: Tensor) -> list[list[Weights]]:
     """A and B of every layer for these tokens (B, N), group of heads by group of heads."""
     inputs: list[Tensor] = []
     handles = [
-        block.mixer.coefficients.register_forward_pre_hook(lambda _m, given: inputs.append(given[0]))
-        for block in model.blocks
+        mixer.coefficients.register_forward_pre_hook(lambda _m, given: inputs.append(given[0]))
+        for mixer in model.mixers
     ]
     try:
         model.hidden(tokens)
     finally:
         for handle in handles:
             handle.remove()
-    return [block.mixer.weights(u) for block, u in zip(model.blocks, inputs, strict=True)]
+    return [mixer.weights(u) for mixer, u in zip(model.mixers, inputs, strict=True)]
 
 
 @torch.no_grad()
@@ -116,8 +114,8 @@ def diagnose(model: LanguageModel, tokens: Tensor, *, hops: int = 16) -> list[La
         weights = layer_weights(model, tokens)
     gates = watch.statistics()
     found = []
-    for i, (block, groups) in enumerate(zip(model.blocks, weights, strict=True)):
-        layer = block.mixer.layer
+    for i, (mixer, groups) in enumerate(zip(model.mixers, weights, strict=True)):
+        layer = mixer.layer
         drift = [d for w in groups for d in (w.row_sums() - 1).abs().amax((0, 2)).tolist()]
         norms = [d for w in groups for d in w.resolvent_norm().amax(0).tolist()]
         spectra = [d for w in groups for d in w.hop_spectrum(hops).mean(0).tolist()]

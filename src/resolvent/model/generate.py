@@ -33,9 +33,7 @@ def generate(
     own seed alone, not on its neighbours.
     """
     found: list[list[int]] = [[] for _ in range(len(prompts))]
-    for step in stream(
-        model, prompts, tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop
-    ):
+    for step in stream(model, prompts, tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop):
         for sequence, token in zip(found, step, strict=True):
             if token is not None:
                 sequence.append(token)

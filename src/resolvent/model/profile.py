@@ -52,10 +52,17 @@ class StackProfile:
         return asdict(self)
 
     def __str__(self) -> str:
-        hop_text = f"none reach all of it: {plural(self.reach, 'token')} back" if self.max_hops is None else f"{self.max_hops:,} at most"
+        hop_text = (
+            f"none reach all of it: {plural(self.reach, 'token')} back"
+            if self.max_hops is None
+            else f"{self.max_hops:,} at most"
+        )
         rows = [
             ("parameters", f"{self.parameters:,}, of which embedding {self.embedding_parameters:,}"),
-            ("multiply-adds", f"{self.madds_per_token:,.0f} per token, {self.mixing_share:.1%} of them along the sequence"),
+            (
+                "multiply-adds",
+                f"{self.madds_per_token:,.0f} per token, {self.mixing_share:.1%} of them along the sequence",
+            ),
             ("cache", f"{self.cache_bytes / 1024:,.0f} KiB for one sequence"),
             ("hops", hop_text),
         ]
@@ -70,9 +77,7 @@ class StackProfile:
 def profile(model: LanguageModel, n: int) -> StackProfile:
     """See `StackProfile`."""
     config = model.config
-    layers = tuple(
-        _layer(block.mixer.layer, sum(p.numel() for p in block.mixer.parameters()), n) for block in model.blocks
-    )
+    layers = tuple(_layer(mixer.layer, sum(p.numel() for p in mixer.parameters()), n) for mixer in model.mixers)
     whole = [layer.max_hops for layer in layers if layer.max_hops is not None]
     reach = min(sum(layer.reach for layer in layers), n - 1)
     matrices = sum(p.numel() for p in model.blocks.parameters() if p.ndim == 2)

@@ -47,7 +47,9 @@ def load(folder: str | Path, *, device: torch.device | str = "cpu", backend: str
     try:
         weights = load_file(path, device="cpu")
     except safetensors.SafetensorError as error:
-        raise ValueError(f"{path} is damaged or no safetensors file ({error}): expected what `model.save` wrote.") from error
+        raise ValueError(
+            f"{path} is damaged or no safetensors file ({error}): expected what `model.save` wrote."
+        ) from error
     config = ModelConfig.from_dict(content["model"])
     with torch.device("meta"):
         model = LanguageModel(config, backend=backend)

@@ -1,0 +1,83 @@
+"""What a trained layer does with a text: pictures of A, B and T, and tables of its diagnostics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from rich.table import Table
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Matrix = npt.NDArray[np.float64]
+
+_INK = "#1b1f24"
+_NAMED = 40  # tokens up to which each is written at the axes
+
+
+def mixing_figure(
+    a: Matrix, b: Matrix, t: Matrix, spectrum: Sequence[float], tokens: Sequence[str], title: str
+) -> Figure:
+    """A, B and T = (I - B)^-1 A of one head, and how often what arrives was fed back. Row: who reads; column: whom."""
+    figure = Figure(figsize=(13, 4.6), layout="constrained")
+    figure.suptitle(title, fontsize=13, color=_INK, weight="bold")
+    columns = figure.subplots(1, 4, width_ratios=[1, 1, 1, 0.8])
+    for axes, matrix, name in zip(columns, (a, b, t), ("A: direct", "B: feedback", "T = (I - B)⁻¹A"), strict=False):
+        _matrix(axes, matrix, name, tokens)
+    _spectrum(columns[3], spectrum)
+    return figure
+
+
+def _matrix(axes: Axes, matrix: Matrix, title: str, tokens: Sequence[str]) -> None:
+    top = max(float(np.abs(matrix).max()), 1e-12)
+    # Most weights are small: a root of the size shows them, too. What lies above the diagonal is not there at all.
+    shown = np.ma.masked_array(np.abs(matrix), np.triu(np.ones_like(matrix, dtype=bool), 1))
+    colours = matplotlib.colormaps["magma_r"].with_extremes(bad="#eef0f3")
+    image = axes.imshow(shown, cmap=colours, norm=PowerNorm(0.5, 0, top), interpolation="nearest")
+    axes.set_title(title, fontsize=11, color=_INK)
+    if len(tokens) <= _NAMED:
+        axes.set_xticks(range(len(tokens)), tokens, fontsize=6, family="monospace", rotation=90)
+        axes.set_yticks(range(len(tokens)), tokens, fontsize=6, family="monospace")
+    axes.tick_params(length=0)
+    bar = axes.figure.colorbar(image, ax=axes, shrink=0.75, pad=0.02)
+    bar.ax.tick_params(labelsize=7)
+
+
+def _spectrum(axes: Axes, spectrum: Sequence[float]) -> None:
+    labels = [str(k) for k in range(len(spectrum) - 1)] + [f"{len(spectrum) - 1}+"]
+    axes.bar(labels, spectrum, color="#3d5a80")
+    axes.set_title("share of T by hops", fontsize=11, color=_INK)
+    axes.set_xlabel("times fed back", fontsize=9)
+    axes.tick_params(labelsize=7)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def diagnostics_table(layers: Sequence[Mapping[str, Any]]) -> Table:
+    """A row per layer: means over its heads, and the extremes that matter."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("layer", "pattern", "coefficients"):
+        table.add_column(name)
+    for name in ("gate", "least … most", "|T1 - 1|", "‖(I-B)⁻¹‖", "fed back"):
+        table.add_column(name, justify="right")
+    for layer in layers:
+        gates = layer["gates"]
+        mean = "" if gates is None else f"{np.mean(gates['mean']):.3f}"
+        span = "" if gates is None else f"{min(gates['least']):.3f} … {max(gates['most']):.3f}"
+        table.add_row(
+            str(layer["layer"]), " | ".join(layer["patterns"]), layer["coefficients"], mean, span,
+            f"{max(layer['row_sum_drift']):.1e}", f"{max(layer['resolvent_norm']):.2f}",
+            f"{mean_hops(layer['hop_spectrum']):.2f} ×",
+        )  # fmt: skip
+    return table
+
+
+def mean_hops(spectra: Sequence[Sequence[float]]) -> float:
+    """How often, on average, what arrives was fed back; the last entry of a spectrum counts as if it were exact."""
+    shares = np.asarray(spectra)
+    return float((shares * np.arange(shares.shape[1])).sum(1).mean())
