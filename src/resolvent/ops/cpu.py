@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from resolvent.ops import cpu_solve, portable
 from resolvent.ops.cpu_backward import backward
-from resolvent.ops.cpu_decode import decode
+from resolvent.ops.cpu_decode import decode, keep
 from resolvent.ops.cpu_forward import STATS, forward
 from resolvent.ops.memory import empty_like
 from resolvent.ops.rows import Rows, Table
@@ -104,14 +104,15 @@ def step(
     token: tuple[Tensor, ...], parts: dict[str, Tensor], pattern: Pattern, reads: Integers, write: int, scale: float
 ) -> Tensor:
     """One token out of a cache whose parts lie in memory as the kernel wants them; see `can_step`."""
-    x, dk = token[0], token[1].shape[-1]
-    heads, d = x.shape[0] * x.shape[1], x.shape[-1]
-    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    x, dk, gate = token[0], token[1].shape[-1], token[5]
+    heads, groups, d = gate.shape[0] * gate.shape[1], x.shape[0] * x.shape[1], x.shape[-1]
+    y = x.new_empty((*gate.shape, d))
     kept = [parts.get(name, _NOTHING[x.dtype]) for name in ("values", "keys_a", "outputs", "keys_b")]
     slots = max(part.shape[2] for part in parts.values()) if parts else 0
     arrays = [t.reshape(-1).numpy() for t in (*token, *kept, y)]
-    settings = (reads, write, slots, d, dk, _span(d, x), _span(dk, x), _scalar(x, scale),
-                pattern.direct == "all", pattern.recurrent, "keys_b" in parts)  # fmt: skip
+    sizes, direct, scored = (d, dk, _span(d, x), _span(dk, x)), pattern.direct == "all", "keys_b" in parts
+    share = heads // max(groups, 1)
+    settings = (reads, write, slots, share, *sizes, _scalar(x, scale), direct, pattern.recurrent, scored)
     room = (len(reads) // UNIT + 2) * UNIT
 
     def work(first: int, last: int) -> None:
@@ -122,6 +123,9 @@ def step(
         work(0, heads)
     else:
         in_threads(work, heads, (0, 1))
+    if share > 1 and write >= 0:
+        x_, _, ka, _, kb, _, values, keys_a, _, keys_b, _ = arrays
+        keep(x_, ka, kb, values, keys_a, keys_b, groups, write, slots, *sizes, direct, scored)
     return y
 
 

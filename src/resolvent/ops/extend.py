@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from resolvent.ops import whole
+from resolvent.ops.heads import repeated
 from resolvent.ops.rows import rows
 from resolvent.ops.slots import DecodeCache
 from resolvent.patterns.strides import Integers
@@ -23,9 +24,9 @@ def advance(inputs: Inputs, cache: DecodeCache, starts: list[int], scale: float,
     `backend.mix` does long chunks, `step` single tokens where no gradient is asked for. Sequences at the same
     position go together; rows before `starts[b]` are padding, and their outputs zero.
     """
-    n = inputs[0].shape[-2]
+    n, heads = inputs[0].shape[-2], cache.heads
     if not cache.batch:
-        return inputs[0]
+        return repeated(inputs[0], heads)
     ends = [position + n - start for position, start in zip(cache.positions.tolist(), starts, strict=True)]
     cache.make_room(max(ends))  # before anything is written
     together = len(set(zip(cache.positions.tolist(), starts, strict=True))) == 1
@@ -37,7 +38,7 @@ def advance(inputs: Inputs, cache: DecodeCache, starts: list[int], scale: float,
         chunk = inputs if together and not start else tuple(t[group, :, start:] for t in inputs)
         old = cache.parts if together else {name: part[group] for name, part in cache.parts.items()}
         if start == n:
-            y, kept = chunk[0], old
+            y, kept = repeated(chunk[0], heads), old
         elif n - start <= FEW and not differentiable:
             y, kept = _one_by_one(chunk, cache, group, old, scale, step), old
         else:
@@ -63,7 +64,10 @@ def _at_once(
     for name, new in news.items():  # what a pattern does not keep it does not read
         front = known.get(name, new.new_zeros((*new.shape[:2], where.known, new.shape[-1])))
         news[name] = torch.cat([front, new], 2) if where.known else new
-    given = (news["values"], qa, news["keys_a"], qb, news["keys_b"], gate, where, scale)
+    values, qa, keys_a, qb, keys_b = (
+        repeated(t, cache.heads) for t in (news["values"], qa, news["keys_a"], qb, news["keys_b"])
+    )
+    given = (values, qa, keys_a, qb, keys_b, gate, where, scale)
     rest = {"values": x, "keys_a": ka, "keys_b": kb}
     if "logs" in known:
         y, logs = whole.mix(*given, backend, known["outputs"], known["logs"][..., 0])

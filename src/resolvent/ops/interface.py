@@ -13,8 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from resolvent.analysis.cost import reads_several
 from resolvent.ops import compiled, cpu, dense, portable, reference, whole
 from resolvent.ops.extend import advance
+from resolvent.ops.heads import count_heads, repeated
 from resolvent.ops.rows import rows
 from resolvent.ops.slots import DecodeCache, Normalise
 from resolvent.patterns import Pattern, pattern
@@ -91,7 +93,9 @@ def mix(
     x: (B, H, N, D); qa, ka, qb, kb: (B, H, N, D'); gate: (B, H, N) in [0, 1], or a number, or a tensor that broadcasts,
     such as (H, 1); scale: 1/sqrt(D') unless given.
     What the pattern does not use may be None: qb, kb and gate without feedback (attention, local), qa and ka where A is
-    diagonal.
+    diagonal, qb and kb where no token reads more than one other (first-order): a softmax over one entry is 1.
+    Grouped queries: x, ka and kb may have fewer heads, G, than qa, qb and gate have, H = G × a whole number; head h of
+    the queries then uses head h // (H / G) of the others, and y has H heads.
 
     normalise: "gate" as above; "whole" runs the softmax over the whole of T: direct scores compete with what feedback
     brings, weighed by g softmax(qb·kb) (docs/theory.md). Coefficients are then written out, n × W.
@@ -103,7 +107,8 @@ def mix(
     kind = _kind(p, tied is not None)
     whole_t = _is_whole(normalise, kind, tied)
     inputs, scale = _prepare(x, qa, ka, qb, kb, gate, kind, scale, scored=kind.direct or whole_t)
-    n = x.shape[-2]
+    x, qa, ka, qb, kb, g = (repeated(t, inputs[5].shape[1]) for t in inputs)
+    inputs, n = (x, qa, ka, qb, kb, g), x.shape[-2]
     if cu_seqlens is not None and start is not None:
         raise ValueError("expected cu_seqlens (packed) or start (padded on the left), got both.")
     cuts = (0, n) if cu_seqlens is None else _cuts(cu_seqlens, n)
@@ -143,12 +148,13 @@ def extend(
     Prefill, chunked prefill and decoding are this one operation, for any number of tokens: all splits of a sequence
     give what `mix` gives on the whole. Where gradients are asked for, they flow through the cache. `cache.clone()` is
     a state to come back to. `start` skips padding on the left, and sequences may stand at different positions.
+    With grouped queries the cache needs `kv_heads`, the heads of x, ka and kb.
     """
     kind = _kind(p, tied is not None)
     whole_t = _is_whole(normalise, kind, tied)
     inputs, scale = _prepare(x, qa, ka, qb, kb, gate, kind, scale, scored=kind.direct or whole_t)
-    x, key_dim = inputs[0], inputs[1].shape[-1]
-    _check_cache(cache, x, key_dim, _pattern(p, tied is not None), normalise)
+    x, key_dim, heads = inputs[0], inputs[1].shape[-1], inputs[5].shape[1]
+    _check_cache(cache, x, heads, key_dim, _pattern(p, tied is not None), normalise)
     starts = [0] * x.shape[0] if start is None else _starts(start, x).tolist()
     name = _choose(backend, x, kind, kind.dense and not whole_t).backend
     _check_backend(name, x.device, kind)
@@ -156,7 +162,7 @@ def extend(
     step = whole.step if whole_t else cpu.step if fast else portable.step
     with _as_prepared(x.device.type):
         y = advance(inputs, cache, starts, scale, BACKENDS[name], step)
-    return _untie(y, x, tied)
+    return _untie(y, repeated(x, heads), tied)
 
 
 def _is_whole(normalise: str, kind: Kind, tied: object) -> bool:
@@ -174,6 +180,7 @@ class Kind(NamedTuple):
     spelling: str
     direct: bool
     recurrent: bool
+    keyed: bool  # whether feedback needs scores, which that from a single source does not
     dense: bool
     spelled: bool  # whether the spelling says it all, which that of a Python function does not
 
@@ -187,7 +194,8 @@ def _kind(p: Pattern | str, tied: bool) -> Kind:
 def _facts(p: Pattern | str, tied: bool) -> Kind:
     found = _pattern(p, tied)
     spelled = not isinstance(found.strides, Rule)
-    return Kind(str(found), found.direct == "all", found.recurrent, dense.handles(found), spelled)
+    keyed = found.recurrent and reads_several(found)
+    return Kind(str(found), found.direct == "all", found.recurrent, keyed, dense.handles(found), spelled)
 
 
 def _pattern(p: Pattern | str, tied: bool) -> Pattern:
@@ -202,11 +210,11 @@ def _prepare(
     gate: Tensor | float | None, kind: Kind, scale: float | None, scored: bool,
 ) -> tuple[Inputs, float]:  # fmt: skip
     """Every tensor there, checked, of one dtype; what the pattern does not use is replaced by something it ignores."""
-    _check_rank("x", x, "(B, H, N, D)")
+    _check_rank("x", x, "(B, H, N, D)")  # its heads are G below
     if _autocasts(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, qa, ka, qb, kb = (None if t is None else t.to(dtype) for t in (x, qa, ka, qb, kb))  # type: ignore[assignment]
-    sides = ({"qa": qa, "ka": ka} if scored else {}) | ({"qb": qb, "kb": kb} if kind.recurrent else {})
+    sides = ({"qa": qa, "ka": ka} if scored else {}) | ({"qb": qb, "kb": kb} if kind.keyed else {})
     missing = [name for name, t in sides.items() if t is None]
     if kind.recurrent and gate is None:
         missing.append("gate")
@@ -214,12 +222,17 @@ def _prepare(
         raise ValueError(f"{kind.spelling} needs {', '.join(missing)}: expected tensors, got None.")
     present = {name: t for name, t in sides.items() if t is not None}
     width = next(iter(present.values())).shape[-1] if present else x.shape[-1]
+    queries = {name: t for name, t in present.items() if name in ("qa", "qb")}
+    heads = count_heads(x, queries, gate if kind.recurrent else None)
     for name, t in present.items():
-        _check_shape(name, t, (*x.shape[:-1], width), "(B, H, N, D') with the B, H, N of x")
-    g = _as_gate(gate if kind.recurrent else 0.0, x)
+        expected = (x.shape[0], heads if name in queries else x.shape[1], x.shape[2], width)
+        _check_shape(name, t, expected, "(B, H, N, D') with the B, H, N of x")
+    g = _as_gate(gate if kind.recurrent else 0.0, x, heads)
     _check_alike(x=x, **present, gate=g)
-    spare = next(iter(present.values()), x)
-    qa, ka, qb, kb = (present.get(name, spare) for name in ("qa", "ka", "qb", "kb"))
+    query = next(iter(queries.values()), x)
+    key = next((t for name, t in present.items() if name not in queries), x)
+    qa, qb = (present.get(name, query) for name in ("qa", "qb"))
+    ka, kb = (present.get(name, key) for name in ("ka", "kb"))
     return (x, qa, ka, qb, kb, g), width**-0.5 if scale is None else scale
 
 
@@ -232,15 +245,13 @@ def _autocasts(device: str) -> bool:
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
-def _as_gate(gate: Tensor | float | None, x: Tensor) -> Tensor:
+def _as_gate(gate: Tensor | float | None, x: Tensor, heads: int) -> Tensor:
     """(B, H, N), of x's dtype, or float32 beside half precision."""
+    want = (x.shape[0], heads, x.shape[2])
     if not isinstance(gate, Tensor):
-        return torch.full((), 0.0 if gate is None else gate, dtype=x.dtype, device=x.device).expand(x.shape[:-1])
-    want = x.shape[:-1]
+        return torch.full((), 0.0 if gate is None else gate, dtype=x.dtype, device=x.device).expand(want)
     if gate.ndim > 3 or any(have not in (1, full) for have, full in zip(gate.shape[::-1], want[::-1], strict=False)):
-        raise ValueError(
-            f"expected gate of shape {tuple(want)}, (B, H, N), or broadcasting to it, got {tuple(gate.shape)}."
-        )
+        raise ValueError(f"expected gate of shape {want}, (B, H, N), or broadcasting to it, got {tuple(gate.shape)}.")
     return gate.expand(want)
 
 
@@ -339,12 +350,15 @@ def _check_traceable(kind: Kind, whole_t: bool) -> None:
         )
 
 
-def _check_cache(cache: DecodeCache, x: Tensor, key_dim: int, p: Pattern, normalise: str) -> None:
+def _check_cache(cache: DecodeCache, x: Tensor, heads: int, key_dim: int, p: Pattern, normalise: str) -> None:
     if cache.pattern != p:
         raise ValueError(f"expected a cache of {p}, got one of {cache.pattern}.")
-    have, want = (cache.batch, cache.heads, cache.dim, cache.key_dim), (*x.shape[:2], x.shape[-1], key_dim)
+    key_dim = key_dim if "keys_a" in cache.parts or "keys_b" in cache.parts else cache.key_dim  # no keys, no matter
+    have, want = (cache.batch, cache.heads, cache.dim, cache.key_dim), (x.shape[0], heads, x.shape[-1], key_dim)
     if have != want:
         raise ValueError(f"expected a cache for B, H, D, D' = {want}, got one for {have}.")
+    if cache.kv_heads != x.shape[1]:
+        raise ValueError(f"expected a cache with kv_heads={x.shape[1]}, as x has, got one with {cache.kv_heads}.")
     if cache.normalise != normalise:
         raise ValueError(f"expected a cache with normalise={normalise!r}, got one with {cache.normalise!r}.")
     for name, part in cache.parts.items():

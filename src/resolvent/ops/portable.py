@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from resolvent.ops.heads import repeated
 from resolvent.ops.portable_plan import Index, Plan, plan
 from resolvent.ops.rows import Rows
 from resolvent.patterns import Pattern
@@ -27,16 +28,15 @@ def mix(
     """`reference.mix`. float32 and float64 as they are; half precision is computed in float32."""
     working, p = _working_dtype(x), plan(where, x.device)
     qa, ka, qb, kb, gate = (t.to(working) for t in (qa, ka, qb, kb, gate))
-    own = (qa * ka[..., where.known :, :]).sum(-1, keepdim=True)
+    alpha = torch.ones_like(gate)[..., None]  # a softmax over one entry, whatever its score
     if where.pattern.direct == "all":
+        own = (qa * ka[..., where.known :, :]).sum(-1, keepdim=True)
         alpha = softmax(torch.cat([own, dots(qa, ka, p)], dim=-1) * scale, p.direct)
-    else:
-        alpha = (own * scale).softmax(-1)
     beta = None
     if where.pattern.recurrent:
         g = torch.where(p.feeds, gate, 0)[..., None]  # with nothing to feed back, all weight stays with A
         alpha = (1 - g) * alpha
-        beta = g * softmax(dots(qb, kb, p) * scale, p.valid)
+        beta = g * (softmax(dots(qb, kb, p) * scale, p.valid) if p.width > 1 else p.valid.to(working))
     return _solve(x.to(working), alpha, beta, p, y_known).to(x.dtype)
 
 
@@ -55,10 +55,10 @@ def step(
 ) -> Tensor:
     """One token, N = 1, out of a cache: it reads the slots `reads`, and its rows go into slot `write`."""
     token = tuple(t[:, :, 0] for t in token)
-    working = _working_dtype(token[0])
-    x, qa, ka, qb, _, gate = (t.to(working) for t in token)
+    working, heads = _working_dtype(token[0]), token[5].shape[1]
+    x, qa, ka, qb, _, gate = (repeated(t.to(working), heads) for t in token)
     slots = torch.tensor(reads, device=x.device)
-    kept = {name: part.index_select(2, slots).to(working) for name, part in parts.items()}
+    kept = {name: repeated(part.index_select(2, slots).to(working), heads) for name, part in parts.items()}
     g = gate[..., None] if pattern.recurrent and len(reads) else torch.zeros_like(gate)[..., None]
     y = (1 - g) * x
     if pattern.direct == "all":

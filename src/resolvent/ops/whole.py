@@ -22,6 +22,7 @@ from torch.nn.functional import pad
 
 from resolvent.ops import portable
 from resolvent.ops.cpu_whole import logs_forward
+from resolvent.ops.heads import repeated
 from resolvent.ops.portable_plan import Plan, plan
 from resolvent.ops.rows import Rows
 from resolvent.patterns import Pattern
@@ -47,9 +48,10 @@ def step(
     """One token out of a cache; as `portable.step`."""
     token = tuple(t[:, :, 0] for t in token)
     working = torch.float64 if token[0].dtype == torch.float64 else torch.float32
-    x, qa, ka, qb, _, gate = (t.to(working) for t in token)
+    heads = token[5].shape[1]
+    x, qa, ka, qb, _, gate = (repeated(t.to(working), heads) for t in token)
     slots = torch.tensor(reads, device=x.device)
-    kept = {name: part.index_select(2, slots) for name, part in parts.items()}
+    kept = {name: repeated(part.index_select(2, slots), heads) for name, part in parts.items()}
     scores, values = (qa * ka).sum(-1, keepdim=True), x[:, :, None]
     if pattern.direct == "all":
         scores = torch.cat([scores, (qa[:, :, None] * kept["keys_a"].to(working)).sum(-1)], -1)
@@ -80,7 +82,9 @@ def coefficients(
     if where.pattern.direct == "all":
         direct = torch.cat([direct, portable.dots(qa, ka, p)], -1)
     direct = torch.where(p.direct[:, : direct.shape[-1]], direct.double() * scale, -torch.inf)
-    feedback = portable.dots(qb, kb, p).double() * scale
+    feedback = torch.zeros_like(gate, dtype=torch.float64)[..., None][..., : p.width]  # if there is only one source
+    if p.width > 1:
+        feedback = portable.dots(qb, kb, p).double() * scale
     feedback = feedback.masked_fill(~p.valid & p.feeds[:, None], -torch.inf).log_softmax(-1) + _log(gate)[..., None]
     feedback = torch.where(p.valid, feedback, -torch.inf)
     before = known.double()
