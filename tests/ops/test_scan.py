@@ -50,6 +50,8 @@ def test_values_and_gradients(shape: tuple[int, int, int], with_initial: bool) -
     leaves = inputs(shape)[: 3 if with_initial else 2]
     y, exact = scan(*leaves), loop(*leaves)
     assert_same(y, exact)
+    with torch.no_grad():
+        assert torch.equal(scan(*leaves), y)
     g = torch.randn_like(y)
     expected = torch.autograd.grad(exact, leaves, g, materialize_grads=True)
     for mine, theirs in zip(torch.autograd.grad(y, leaves, g, materialize_grads=True), expected, strict=True):
