@@ -59,7 +59,7 @@ def _chunks(
     if rest:
         x, write, read = (pad(t, (0, 0, 0, rest)) for t in (x, write, read))
         decays, begins = pad(decays, (0, rest)), None if begins is None else pad(begins, (0, rest))
-    x, write, read, decays = (t.unflatten(2, (-1, size)) for t in (x, write, read, decays))
+    x, write, read, decays = (_divided(t, size) for t in (x, write, read, decays))
     # The decay from j to i is exp(sums_i - sums_j). In float32 one strong decay would spoil all differences behind it:
     # with decays of exp(-50) among weak ones, measured, outputs were wrong by 2e-5, and in float64 by 2e-7.
     sums = (decays if x.device.type == "mps" else decays.double()).cumsum(-1)
@@ -67,7 +67,7 @@ def _chunks(
     reads = torch.ones(size, size, dtype=torch.bool, device=x.device).tril()  # token i of a chunk its token j
     enters = leaves = through = None  # what lies before the chunk, the state after it, and both
     if begins is not None:
-        number = begins.unflatten(2, (-1, size)).cumsum(-1)
+        number = _divided(begins, size).cumsum(-1)
         reads = reads & (number[..., :, None] == number[..., None, :])
         enters, leaves, through = number == 0, number == number[..., -1:], number[..., -1] == 0
 
@@ -82,6 +82,10 @@ def _chunks(
         before = torch.cat([first, states[:, :, :-1]], dim=2)
         y = y + (read @ before) * weight(sums, enters)[..., None]
     return y.flatten(2, 3)[:, :, :n], states[:, :, -1]
+
+
+def _divided(t: Tensor, size: int) -> Tensor:
+    return t.reshape(*t.shape[:2], t.shape[2] // size, size, *t.shape[3:])
 
 
 def _carried(given: Tensor, decays: Tensor, state: Tensor | None) -> Tensor:
