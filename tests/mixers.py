@@ -100,6 +100,8 @@ def scores_of(mixer: Mixer, u: Tensor, head: int) -> tuple[Tensor, Tensor]:
     result = {}
     for group in layer.groups():
         sizes = {"qa": group.count, "ka": group.kv_count, "qb": group.count, "kb": group.kv_count}
+        if layer.rule.name == "low-rank":  # what it feeds back, and so its keys, are each head's own
+            sizes["kb"], share = group.count, 1
         keep_a = group.run.direct == "all" or layer.rule.name == "whole"
         keep_b = group.run.recurrent and group.run.strides.last != 1
         for name, size in sizes.items():

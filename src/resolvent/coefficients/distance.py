@@ -20,8 +20,8 @@ from resolvent.coefficients.gates import make_gate
 from resolvent.coefficients.layer import CoefficientModule, HeadGroup, Layer, join, parts_of
 from resolvent.coefficients.place import Place
 from resolvent.coefficients.rope import rope
-from resolvent.coefficients.softmax import Scores, for_each_head, operate, slots
-from resolvent.coefficients.weights import Weights, written_out
+from resolvent.coefficients.softmax import operate, slots
+from resolvent.coefficients.weights import Scores, Weights, written_out
 from resolvent.ops import Cache
 
 _BASE = 10_000.0
@@ -54,7 +54,7 @@ class DistanceCoefficients(CoefficientModule):
         scores = self._scores(x, place)
         outputs = []
         for group, part in zip(self.groups, parts_of(cache, len(self.groups)), strict=True):
-            g = gate[:, group.gates] if gate is not None and group.run.recurrent else None
+            g = None if gate is None or not group.run.recurrent else gate[:, group.gates]
             own = self._of(group, scores)
             outputs.append(operate(x[:, group.shared], own, g, group, self.layer, place, part, scale=self._scale))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
@@ -93,10 +93,8 @@ class DistanceCoefficients(CoefficientModule):
         like = u.new_zeros(u.shape[0], 1, u.shape[1], 1)
         scores = self._scores(like, place)
         for group in self.groups:
-            g = u.new_zeros(u.shape[0], group.count, u.shape[1]) if gate is None else gate[:, group.gates]
-            own = self._of(group, scores)
-            given = (for_each_head(own.get(name), group.count) for name in ("qa", "ka", "qb", "kb"))
-            yield written_out(*given, g, group.pattern, self._scale)
+            g = group.gates_of(gate, u)
+            yield written_out(self._of(group, scores), g, group.pattern, self._scale)
 
 
 def _digits(positions: Tensor, dtype: torch.dtype) -> Tensor:

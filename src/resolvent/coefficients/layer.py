@@ -36,6 +36,12 @@ class HeadGroup:
     def kv_count(self) -> int:
         return int(self.shared.stop - self.shared.start)
 
+    def gates_of(self, gate: Tensor | None, u: Tensor) -> Tensor:
+        """The gates of these heads, (B, heads, N), zero where there is no feedback."""
+        if gate is None or not self.run.recurrent:
+            return u.new_zeros(u.shape[0], self.count, u.shape[1])
+        return gate[:, self.gates]
+
     @property
     def scores_b(self) -> bool:
         """Whether feedback is weighed by scores; from one source it is taken as it is."""

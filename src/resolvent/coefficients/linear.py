@@ -56,7 +56,8 @@ class LinearCoefficients(CoefficientModule):
             advance(cache, place, u.shape[1], memory=y[:, -1])
         if place.inside is not None:
             y = y.masked_fill(~place.inside[..., None], 0)
-        return y.to(x.dtype).unflatten(-1, (self.layer.heads, -1)).transpose(1, 2)
+        result: Tensor = y.to(x.dtype).unflatten(-1, (self.layer.heads, -1)).transpose(1, 2)
+        return result
 
     def _coefficients(self, u: Tensor, place: Place) -> tuple[Tensor, Tensor]:
         """What weighs the input and what the output before, in float32 or better."""

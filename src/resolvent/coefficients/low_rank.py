@@ -18,9 +18,9 @@ from resolvent.coefficients.gates import make_gate
 from resolvent.coefficients.layer import CoefficientModule, Layer
 from resolvent.coefficients.place import Place
 from resolvent.coefficients.rope import rope
-from resolvent.coefficients.softmax import Scores, operate, slots
+from resolvent.coefficients.softmax import operate, slots
 from resolvent.coefficients.states import advance, expand_heads, of_new_tokens, only_pattern
-from resolvent.coefficients.weights import Weights, written_out
+from resolvent.coefficients.weights import Scores, Weights, written_out
 from resolvent.ops import Cache, Caches, State, expanded_scan
 from resolvent.patterns import pattern
 
@@ -90,6 +90,5 @@ class LowRankCoefficients(CoefficientModule):
             yield Weights(alpha, None, everything, everything)
             return
         scores = self._scores(u, place)
-        feedback = written_out(None, None, scores["qb"], scores["kb"], self.gate(u), self.group.run,
-                               self.layer.head_dim**-0.5)  # fmt: skip
+        feedback = written_out(scores, self.gate(u), self.group.run, self.layer.head_dim**-0.5)
         yield Weights(feedback.alpha * alpha, feedback.beta, everything, self.group.run)

@@ -16,10 +16,8 @@ from resolvent.coefficients.gates import make_gate
 from resolvent.coefficients.layer import CoefficientModule, HeadGroup, Layer, join, parts_of
 from resolvent.coefficients.place import Place
 from resolvent.coefficients.rope import rope
-from resolvent.coefficients.weights import Weights, written_out
+from resolvent.coefficients.weights import Scores, Weights, written_out
 from resolvent.ops import Cache, DecodeCache, Normalise, extend, mix
-
-Scores = dict[str, Tensor | None]  # qa, ka, qb, kb of a head group, each (B, heads, N, D) or None
 
 
 class SoftmaxCoefficients(CoefficientModule):
@@ -38,7 +36,7 @@ class SoftmaxCoefficients(CoefficientModule):
 
     def _sizes(self, group: HeadGroup) -> dict[str, int]:
         """Heads of the queries and keys that a group needs; a softmax over one entry needs none."""
-        sizes = {}
+        sizes: dict[str, int] = {}
         if group.run.direct == "all" or (self.normalise == "whole" and group.run.recurrent):
             sizes |= {"qa": group.count, "ka": group.kv_count}
         if group.scores_b:
@@ -50,7 +48,7 @@ class SoftmaxCoefficients(CoefficientModule):
         outputs = []
         parts = parts_of(cache, len(self.groups))
         for group, scores, part in zip(self.groups, self._scores(u, place), parts, strict=True):
-            g = gate[:, group.gates] if gate is not None and group.run.recurrent else None
+            g = None if gate is None or not group.run.recurrent else gate[:, group.gates]
             tied = None if self.delta is None else self.delta[group.gates]
             outputs.append(operate(x[:, group.shared], scores, g, group, self.layer, place, part, self.normalise, tied))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
@@ -73,15 +71,9 @@ class SoftmaxCoefficients(CoefficientModule):
     def weights(self, u: Tensor, place: Place) -> Iterator[Weights]:
         gate = None if self.gate is None else self.gate(u)
         for group, scores in zip(self.groups, self._scores(u, place), strict=True):
-            g = u.new_zeros(u.shape[0], group.count, u.shape[1]) if gate is None else gate[:, group.gates]
+            g = group.gates_of(gate, u)
             tied = None if self.delta is None else self.delta[group.gates]
-            given = (for_each_head(scores.get(name), group.count) for name in ("qa", "ka", "qb", "kb"))
-            yield written_out(*given, g, group.pattern, self.layer.head_dim**-0.5, self.normalise, tied)
-
-
-def for_each_head(t: Tensor | None, heads: int) -> Tensor | None:
-    """Keys shared by a group of heads, once for each."""
-    return None if t is None else t.repeat_interleave(heads // t.shape[1], 1)
+            yield written_out(scores, g, group.pattern, self.layer.head_dim**-0.5, self.normalise, tied)
 
 
 def operate(

@@ -129,12 +129,14 @@ def written_out(
         sums = sums.masked_fill(
             ~layout.valid & layout.feeds[:, None], -torch.inf
         )  # rows without sources come to nothing
-        beta = g[..., None] * torch.where(
-            layout.valid, scores, -1e300 if scores.dtype == torch.float64 else -1e30
-        ).softmax(-1)
-        beta = beta * layout.valid
+        beta = g[..., None] * sums.softmax(-1) * layout.valid
     if tied is not None:
         delta = tied[:, None, None]
         alpha = torch.cat([1 - (1 + delta) * beta.sum(-1, keepdim=True), delta * beta], -1)
         return Weights(alpha, beta, replace(p, direct="all"), p)
     return Weights(alpha, beta, p, p)
+
+
+def _for_each_head(t: Tensor | None, heads: int) -> Tensor | None:
+    """Keys shared by a group of heads, once for each."""
+    return None if t is None else t.repeat_interleave(heads // t.shape[1], 1)
