@@ -10,7 +10,8 @@ from hypothesis import given
 from torch import Tensor
 
 import resolvent as rv
-from tests.laws.test_backends import FAST, Inputs, can, gradients, mixer_inputs
+from resolvent.analysis.cost import reads_several
+from tests.laws.test_backends import FAST, PATTERNS, Inputs, can, gradients, mixer_inputs
 from tests.laws.test_sequences import EVERY, N, assert_same, cut, few, splits
 
 SHARED = ("x", "ka", "kb")
@@ -193,6 +194,13 @@ def test_keys_that_decide_nothing(spec: str, groups: int, normalise: str) -> Non
         large = 1e30 * inputs["x"].float()
         y = rv.mix(large, None, None, None, None, inputs["gate"].float(), spec, backend="torch")
         assert_same(y.double() / 1e30, expected, 1e-5)
+
+
+@pytest.mark.parametrize("spec", [*PATTERNS, *KEYLESS, "offsets:3,7+cache", "offsets:4,5+cache", "local:2", "local:3"])
+def test_one_stride_one_source(spec: str) -> None:
+    p = rv.pattern(spec)
+    assert reads_several(p) == any(p.reads(i) > 1 for i in range(500))
+    assert reads_several(rv.pattern("offsets:1,2000000"))
 
 
 def test_missing_keys_are_named_where_they_matter() -> None:

@@ -162,6 +162,8 @@ def test_back_to_a_snapshot(spec: str, normalise: str) -> None:
     for _ in range(2):
         cache.rewind(20)
         assert cache.positions.tolist() == [20, 20]
+        cache.snapshot()
+        assert len(cache.snapshots) == 1
         assert torch.equal(go_on(inputs, cache, 20, 30), first)
     go_on(inputs, cache, 30, 60)
     with pytest.raises(ValueError, match="this row has snapshots at 20"):
