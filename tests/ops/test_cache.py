@@ -162,6 +162,8 @@ def test_back_to_a_snapshot(spec: str, normalise: str) -> None:
     for _ in range(2):
         cache.rewind(20)
         assert cache.positions.tolist() == [20, 20]
+        cache.snapshot()
+        assert len(cache.snapshots) == 1
         assert torch.equal(go_on(inputs, cache, 20, 30), first)
     go_on(inputs, cache, 30, 60)
     with pytest.raises(ValueError, match="this row has snapshots at 20"):
@@ -392,3 +394,16 @@ def test_a_function_cannot_be_saved(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is a Python function, which no file can hold"):
         cache.save(tmp_path / "cache")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("spec", ["dense", "quadratic+cache"])
+def test_grouped_heads_through_files(spec: str, tmp_path: Path) -> None:
+    inputs = mixer_inputs(N, torch.float64, 2, 4, 16, 16)
+    inputs |= {name: inputs[name][:, :2] for name in ("x", "ka", "kb")}
+    cache = DecodeCache(spec, 2, 4, 16, 16, dtype=torch.float64, kv_heads=2)
+    go_on(inputs, cache, 0, 20)
+    cache.save(tmp_path / "cache")
+    loaded = load_cache(tmp_path / "cache")
+    assert isinstance(loaded, DecodeCache)
+    assert (loaded.kv_heads, loaded.nbytes) == (2, cache.nbytes)
+    assert torch.equal(go_on(inputs, loaded, 20), go_on(inputs, cache, 20))

@@ -134,8 +134,13 @@ def _slot_bytes(
 
 
 def reads_several(pattern: Pattern) -> bool:
-    """Whether some token reads more than one position."""
-    return pattern.reads(1 << 20) > 1
+    """Whether some token reads more than one position: whether there are two strides.
+
+    So it is for cache-efficient patterns, too: the positions of the second lattice are still alive when the next of
+    the first one is read. (To ask for the reads of a far token would list all strides below it, and miss longer ones.)
+    """
+    last = pattern.strides.last
+    return last is None or len(pattern.strides.below(last)) > 0
 
 
 def _row_entries(pattern: Pattern, i: int) -> int:

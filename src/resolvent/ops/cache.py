@@ -141,8 +141,10 @@ class Single(Cache):
     snapshots: list[Snapshot]
 
     def snapshot(self) -> None:
-        if not self._forgets():
-            self.snapshots.append(Snapshot(self.positions, self.parts).changed(Change()))
+        if self._forgets():
+            return
+        self.snapshots = [s for s in self.snapshots if (s.positions != self.positions).any()]  # one for each place
+        self.snapshots.append(Snapshot(self.positions, self.parts).changed(Change()))
 
     def drop_snapshots(self) -> None:
         self.snapshots = []

@@ -24,17 +24,22 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], layout: d
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     try:
         save_file(copies, beside, metadata)
-        _to_disk(beside)
+        with beside.open("rb+") as file:
+            os.fsync(file.fileno())
         beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    with suppress(OSError):  # not every system syncs folders
-        _to_disk(path.parent)
+    with suppress(OSError):  # its new name, too; not every system syncs folders
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors with memory of their own, and the layout; format and version are checked."""
+    """Tensors, perhaps in the file's own memory, and the layout; format and version are checked."""
     from safetensors import SafetensorError, safe_open
 
     path = Path(path)
@@ -44,7 +49,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             _check_kind(path, metadata)
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  # not a mapping
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a mapping
     except SafetensorError as error:
         raise ValueError(
             f"{path} is no complete safetensors file ({error}): expected one written by cache.save(), got one that was "
@@ -70,11 +75,3 @@ def _check_kind(path: Path, metadata: Mapping[str, str]) -> None:
             f"{path}: expected version {VERSION!r} of {FORMAT}, got {metadata.get('version')!r}: "
             "read it with the release of resolvent that wrote it, or save the cache again."
         )
-
-
-def _to_disk(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -24,7 +24,7 @@ def load_cache(path: str | PathLike[str], device: torch.device | str = "cpu") ->
     if wrong := _differences(cache.parts, tensors):
         raise ValueError(f"{path} is not what its layout says: {'; '.join(wrong)}. Save the cache again.")
     cache.fill(tensors)
-    return cache.to(device=device)
+    return cache.to(device=device)  # copies: nothing depends on the file any longer
 
 
 def _hollow(layout: Layout) -> Cache:

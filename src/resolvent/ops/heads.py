@@ -15,11 +15,12 @@ def repeated(t: Tensor, heads: int) -> Tensor:
 
 def count_heads(x: Tensor, queries: dict[str, Tensor], gate: Tensor | float | None) -> int:
     """H, as the queries have it, or the gate where there are none; a multiple of x's own."""
-    given = {name: t.shape[1] for name, t in queries.items() if t.ndim == 4}
-    if not given and isinstance(gate, Tensor) and 2 <= gate.ndim <= 3 and gate.shape[-2] != 1:
-        given = {"gate": gate.shape[-2]}
-    name, heads = next(iter(given.items()), ("x", x.shape[1]))
-    groups = x.shape[1]
+    name, heads = "x", (groups := x.shape[1])
+    if queries:
+        name, query = next(iter(queries.items()))
+        heads = query.shape[1] if query.ndim == 4 else groups  # another rank is refused later, by its shape
+    elif isinstance(gate, Tensor) and 2 <= gate.ndim <= 3 and gate.shape[-2] != 1:
+        name, heads = "gate", gate.shape[-2]
     if heads != groups and (heads < groups or not groups or heads % groups):
         raise ValueError(
             f"expected {name} with as many heads as x, which has {groups}, or a multiple "

@@ -222,10 +222,11 @@ def _prepare(
         raise ValueError(f"{kind.spelling} needs {', '.join(missing)}: expected tensors, got None.")
     present = {name: t for name, t in sides.items() if t is not None}
     width = next(iter(present.values())).shape[-1] if present else x.shape[-1]
-    queries = {name: t for name, t in present.items() if name in ("qa", "qb")}
+    queries: dict[str, Tensor] = {name: present[name] for name in ("qa", "qb") if name in present}
     heads = count_heads(x, queries, gate if kind.recurrent else None)
+    batch, groups, n, _ = x.shape
     for name, t in present.items():
-        expected = (x.shape[0], heads if name in queries else x.shape[1], x.shape[2], width)
+        expected = (batch, heads if name in queries else groups, n, width)
         _check_shape(name, t, expected, "(B, H, N, D') with the B, H, N of x")
     g = _as_gate(gate if kind.recurrent else 0.0, x, heads)
     _check_alike(x=x, **present, gate=g)

@@ -20,6 +20,7 @@ from resolvent.patterns.translation_invariant import TranslationInvariant
 Normalise = Literal["gate", "whole"]
 
 _FOR_EVER = 1 << 62
+_NONE = np.empty(0, dtype=np.int64)
 
 
 @final
@@ -115,13 +116,16 @@ class DecodeCache(Single):
         """Count the next tokens as seen; which slots they take that stay alive, and which of them these are."""
         position = int(self.positions[group.start])
         self.positions[group] = position + count
-        if count == 1:
-            kept, slots = np.array([position]), np.array([self.pattern.slot(position)])
-        else:
-            kept = held(self.pattern, position + count)
-            kept = kept[kept >= position]
-            slots = self.slots_of(kept)
-        fits = (slots >= 0) & (slots < self.slots)  # the last token of a full cache is read by none
+        if count == 1:  # a decoder waits for this: no arrays to work on
+            slot = self.pattern.slot(position)
+            if not 0 <= slot < self.slots:  # the last token of a full cache is read by none
+                return _NONE, _NONE
+            self.expiry[group, slot] = position + min(self.pattern.life(position), _FOR_EVER)
+            return np.array([slot]), np.array([0])
+        kept = held(self.pattern, position + count)
+        kept = kept[kept >= position]
+        slots = self.slots_of(kept)
+        fits = (slots >= 0) & (slots < self.slots)
         self.expiry[group, slots[fits]] = self._ends(kept[fits])
         return slots[fits], kept[fits] - position
 
