@@ -14,6 +14,10 @@ from resolvent.patterns.errors import closest
 Layered = str | tuple[str | tuple[str, ...], ...]  # for all layers, or one entry per layer; an entry may be per head
 
 
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(entry) for entry in value) if isinstance(value, list | tuple) else value
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """GPT-2's shape: blocks of a mixer and an MLP behind layer norms, token embeddings shared with the head.
@@ -132,7 +136,3 @@ def preset(name: str, **changes: Any) -> ModelConfig:
     if name not in PRESETS:
         raise PatternError(f"unknown preset '{name}': expected {', '.join(PRESETS)}.{closest(name, PRESETS)}")
     return ModelConfig.from_dict(PRESETS[name].to_dict() | changes)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(entry) for entry in value) if isinstance(value, list | tuple) else value
