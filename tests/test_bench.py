@@ -16,8 +16,10 @@ from typer.testing import CliRunner
 
 import resolvent as rv
 from resolvent.bench import bench, bench_decode, machine, peers
+from resolvent.bench.models import long_text, training_step
 from resolvent.bench.results import trend
 from resolvent.cli import app
+from resolvent.model import preset
 from resolvent.report import figures, tables
 
 SMALL: dict[str, Any] = {"heads": 2, "head_dim": 8, "rounds": 2}
@@ -305,3 +307,20 @@ def test_decoding_command() -> None:
     wrong = subprocess.run([*command, "--memory"], capture_output=True, text=True)
     assert wrong.returncode == 2
     assert "--decode is timed against sdpa alone" in wrong.stderr
+
+
+@pytest.mark.slow
+def test_a_long_text_takes_no_more_memory_and_no_more_time() -> None:
+    found = long_text(preset("tiny", pattern="exponential+cache"), 20_000)
+    assert found.difference < 1e-4
+    assert found.last_seconds < 1.3 * found.first_seconds
+    assert found.first_resident_bytes is not None
+    assert found.last_resident_bytes is not None
+    assert found.last_resident_bytes - found.first_resident_bytes < 4 * 2**20
+
+
+@pytest.mark.slow
+def test_training_on_long_sequences_fits_into_memory() -> None:
+    step = training_step(preset("tiny", pattern="exponential"), 16_384)
+    assert step.peak_bytes is not None
+    assert step.peak_bytes < 4 * 2**30

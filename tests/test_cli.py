@@ -117,3 +117,40 @@ def test_errors_are_one_line_without_a_traceback(arguments: list[str], message: 
 
 def test_version() -> None:
     assert run("--version").stdout.strip() == f"resolvent {rv.__version__}"
+
+
+def test_model_says_what_it_costs() -> None:
+    text = run("model", "gpt2-125m", "--pattern", "attention").stdout
+    assert "123,787,776" in text
+    content = json.loads(run("model", "tiny", "--pattern", "dense/first-order/dense/local:8", "--json").stdout)
+    assert content["profile"]["max_hops"] == 1
+    assert [layer["patterns"] for layer in content["profile"]["layers"]][3] == ["local:8"]
+    assert "Did you mean 'tiny'" in run("model", "tini", ok=False).stderr
+    assert (
+        "does not fit dense" in run("model", "tiny", "--pattern", "dense", "--coefficients", "mamba", ok=False).stderr
+    )
+
+
+def test_model_is_timed() -> None:
+    done = run("model", "tiny", "--n", "64", "--train-step", "--decode", "40", "--json")
+    content = json.loads(done.stdout)
+    assert [step["pattern"] for step in content["training_steps"]] == ["exponential+cache", "attention"]
+    assert content["decode"]["difference"] < 1e-4
+    assert content["decode"]["cache_bytes"] > 0
+    text = run("model", "tiny", "--n", "64", "--train-step", "--decode", "40").stdout
+    assert "of the full forward pass" in text
+    assert text.count("a training step on 64 tokens") == 2
+
+
+def test_model_is_saved_and_inspected(tmp_path: Path) -> None:
+    run("model", "tiny", "--pattern", "quadratic/first-order/dense/local:8", "--save", str(tmp_path / "m"))
+    done = run("inspect", str(tmp_path / "m"), "--text", "as you like it", "--plot", str(tmp_path / "i.png"))
+    assert "first-order, softmax" in done.stdout
+    assert (tmp_path / "i.png").read_bytes()[:4] == SIGNATURE
+    plot = ("--plot", str(tmp_path / "j.png"))
+    layers = json.loads(run("inspect", str(tmp_path / "m"), "--tokens", "1,2,3", *plot, "--json").stdout)
+    assert len(layers) == 4
+    assert layers[3]["gates"] is None
+    assert "expected a layer from 0 to 3, got 9" in run("inspect", str(tmp_path / "m"), "--layer", "9", ok=False).stderr
+    assert "whole numbers such as 17,4,256" in run("inspect", str(tmp_path / "m"), "--tokens", "a,b", ok=False).stderr
+    assert "expected a model's folder" in run("inspect", str(tmp_path / "none"), ok=False).stderr

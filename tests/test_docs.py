@@ -44,6 +44,23 @@ def test_readme_attention_claim(tmp_path: Path) -> None:
     run(snippet + claim, tmp_path)
 
 
+def test_readme_layer_claim(tmp_path: Path) -> None:
+    snippet = next(block for block in blocks(ROOT / "README.md", "python") if "rv.Mixer(" in block)
+    run(snippet + "torch.testing.assert_close(last, y[:, -1:], rtol=1e-4, atol=1e-5)", tmp_path)
+
+
+def test_parameter_counts_as_stated() -> None:
+    from resolvent.model import LanguageModel, preset
+
+    text = (ROOT / "docs" / "coefficients.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\d,]+) \| ([\d,]+) \| ([\d.]+) % \|$", text, flags=re.MULTILINE)
+    assert len(rows) == 4
+    for name, *stated, more in rows:
+        counts = [LanguageModel.shape_only(preset(name, pattern=p)).parameter_count() for p in ("attention", "dense")]
+        assert [f"{count:,}" for count in counts] == stated
+        assert f"{100 * (counts[1] / counts[0] - 1):.1f}" == more
+
+
 def test_readme_commands(tmp_path: Path) -> None:
     lines = [line for block in blocks(ROOT / "README.md", "bash") for line in block.splitlines()]
     commands = [shlex.split(line, comments=True) for line in lines]

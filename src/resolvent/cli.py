@@ -257,28 +257,49 @@ def describe_model(
     n: Length = 1024,
     save: Annotated[Path | None, typer.Option(help="Write the model, untrained, into this folder.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the weights it starts with.")] = 0,
+    train_step: Annotated[
+        bool, typer.Option("--train-step", help="Time one step of training on n tokens, and the same with attention.")
+    ] = False,
+    decode: Annotated[
+        int | None, typer.Option(metavar="TOKENS", help="Decode so many tokens one by one: time and memory over them.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Parameters, cost, cache and hops of a whole model, without training it.
 
     The gpt2 presets are the paper's models: GPT-2's shape with rotary positions.
     """
-    import torch
-
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from resolvent.model import LanguageModel, preset
 
     changes: dict[str, Any] = {"coefficients": rule}
     if spec is not None:
         changes["pattern"] = spec.split("/") if "/" in spec else spec
     config = preset(name, **changes)
-    torch.manual_seed(seed)
-    with torch.device("cpu" if save else "meta"):
-        model = LanguageModel(config)
+    model = LanguageModel.seeded(config, seed) if save else LanguageModel.shape_only(config)
     profile = model.profile(n)
-    if as_json:
-        print(json.dumps(profile.to_dict(), indent=2))
-    else:
-        print(f"{name} {profile}")
+    content: dict[str, Any] = {"preset": name, "config": config.to_dict(), "profile": profile.to_dict()}
+    text = [f"{name} {profile}"]
+    if train_step:
+        from resolvent.bench.models import training_step
+        from resolvent.report import tables
+
+        with progress(f"one step of training on {n:,} tokens", 2) as advance:
+            steps = []
+            for each in (config, preset(name, pattern="attention")):
+                steps.append(training_step(each, n, seed).to_dict())
+                advance()
+        content["training_steps"] = steps
+        text += [tables.training_step(step) for step in steps]
+    if decode is not None:
+        from resolvent.bench.models import long_text
+        from resolvent.report import tables
+
+        with progress(f"decoding {decode:,} tokens", decode) as advance:
+            found = long_text(config, decode, seed, advance).to_dict()
+        content["decode"] = found
+        text.append(tables.long_text(found))
+    print(json.dumps(content, indent=2) if as_json else "\n".join(text))
     if save is not None:
         _say_written(model.save(save))
 
@@ -303,6 +324,8 @@ def inspect_model(
     from resolvent.model.inspection import inspect
     from resolvent.report import figures, mixing
 
+    if tokens is not None and not all(part.strip().isdigit() for part in tokens.split(",")):
+        raise ValueError(f"expected --tokens as whole numbers such as 17,4,256, got '{tokens}'.")
     view = inspect(checkpoint, text if tokens is None else [int(t) for t in tokens.split(",")], layer, head)
     if as_json:
         print(json.dumps([found.to_dict() for found in view.layers], indent=2))

@@ -84,6 +84,11 @@ def peak_bytes(run: Callable[[], object]) -> int | None:
     return None if before is None or peak is None else max(0, peak - before)
 
 
+def resident_bytes() -> int | None:
+    """What the process holds in memory; None where the system does not say."""
+    return _resident("VmRSS")
+
+
 def _tune_allocator(keep: int) -> None:
     """Have glibc keep freed blocks up to this size, and twice that in all; nothing happens elsewhere."""
     with suppress(AttributeError, OSError, TypeError):

@@ -31,13 +31,14 @@ def rope(x: Tensor, place: Place, base: Base) -> Tensor:
 
 def _angles(place: Place, dim: int, base: float, double: bool) -> Tensor:
     room = 1 << max(place.longest - 1, 63).bit_length()  # a table for every power of two, however long a sequence gets
-    if room > _LONGEST:
+    if place.positions.numel() <= _FEW or room > _LONGEST:
         return _turns(place.positions, dim, base, double)[..., None, :]
     table = _table(room, dim, base, double, place.positions.device)
     return table[place.positions][..., None, :]
 
 
 _LONGEST = 1 << 17
+_FEW = 64  # positions that are quicker worked out than looked up, as in decoding
 
 
 @lru_cache(maxsize=16)

@@ -68,6 +68,19 @@ class LanguageModel(nn.Module):
         self.norm = nn.LayerNorm(config.dim, bias=config.bias)
         self.reset_parameters()
 
+    @classmethod
+    def seeded(cls, config: ModelConfig, seed: int, *, backend: str = "auto") -> LanguageModel:
+        """A new model whose start depends on the seed alone, and that leaves torch's own generator as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return cls(config, backend=backend)
+
+    @classmethod
+    def shape_only(cls, config: ModelConfig) -> LanguageModel:
+        """A model without numbers, for counting: any size takes no memory."""
+        with torch.device("meta"):
+            return cls(config)
+
     def reset_parameters(self) -> None:
         """Begin anew."""
         std, ends = self.config.std, self.config.std / (2 * self.config.layers) ** 0.5

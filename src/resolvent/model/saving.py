@@ -51,11 +51,11 @@ def load(folder: str | Path, *, device: torch.device | str = "cpu", backend: str
             f"{path} is damaged or no safetensors file ({error}): expected what `model.save` wrote."
         ) from error
     config = ModelConfig.from_dict(content["model"])
-    with torch.device("meta"):
-        model = LanguageModel(config, backend=backend)
-    _compare(model.state_dict(), weights, path)
+    _compare(LanguageModel.shape_only(config).state_dict(), weights, path)
     if _digest(path) != content["sha256"]:
         raise ValueError(f"{path} is not the file that {CONFIG} was written with: damaged, or of another model.")
+    with torch.device("meta"):
+        model = LanguageModel(config, backend=backend)
     model.load_state_dict(weights, assign=True)
     return model.to(device)
 

@@ -25,7 +25,7 @@ def mixing_figure(
     a: Matrix, b: Matrix, t: Matrix, spectrum: Sequence[float], tokens: Sequence[str], title: str
 ) -> Figure:
     """A, B and T = (I - B)^-1 A of one head, and how often what arrives was fed back. Row: who reads; column: whom."""
-    figure = Figure(figsize=(13, 4.6), layout="constrained")
+    figure = Figure(figsize=(13, 4.1), layout="constrained")
     figure.suptitle(title, fontsize=13, color=_INK, weight="bold")
     columns = figure.subplots(1, 4, width_ratios=[1, 1, 1, 0.8])
     for axes, matrix, name in zip(columns, (a, b, t), ("A: direct", "B: feedback", "T = (I - B)⁻¹A"), strict=False):
@@ -42,7 +42,8 @@ def _matrix(axes: Axes, matrix: Matrix, title: str, tokens: Sequence[str]) -> No
     image = axes.imshow(shown, cmap=colours, norm=PowerNorm(0.5, 0, top), interpolation="nearest")
     axes.set_title(title, fontsize=11, color=_INK)
     if len(tokens) <= _NAMED:
-        axes.set_xticks(range(len(tokens)), tokens, fontsize=6, family="monospace", rotation=90)
+        turned = 90 if max(map(len, tokens)) > 1 else 0
+        axes.set_xticks(range(len(tokens)), tokens, fontsize=6, family="monospace", rotation=turned)
         axes.set_yticks(range(len(tokens)), tokens, fontsize=6, family="monospace")
     axes.tick_params(length=0)
     bar = axes.figure.colorbar(image, ax=axes, shrink=0.75, pad=0.02)
@@ -54,24 +55,25 @@ def _spectrum(axes: Axes, spectrum: Sequence[float]) -> None:
     axes.bar(labels, spectrum, color="#3d5a80")
     axes.set_title("share of T by hops", fontsize=11, color=_INK)
     axes.set_xlabel("times fed back", fontsize=9)
-    axes.tick_params(labelsize=7)
+    axes.tick_params(labelsize=6)
+    axes.set_box_aspect(1.1)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def diagnostics_table(layers: Sequence[Mapping[str, Any]]) -> Table:
     """A row per layer: means over its heads, and the extremes that matter."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("layer", "pattern", "coefficients"):
-        table.add_column(name)
-    for name in ("gate", "least … most", "|T1 - 1|", "‖(I-B)⁻¹‖", "fed back"):
-        table.add_column(name, justify="right")
+    table.add_column("layer")
+    table.add_column("mixer", overflow="fold")
+    for name in ("gate", "from … to", "|T1 - 1|", "‖(I-B)⁻¹‖", "fed back"):
+        table.add_column(name, justify="right", no_wrap=True)
     for layer in layers:
         gates = layer["gates"]
-        mean = "" if gates is None else f"{np.mean(gates['mean']):.3f}"
-        span = "" if gates is None else f"{min(gates['least']):.3f} … {max(gates['most']):.3f}"
+        mean = "" if gates is None else f"{np.mean(gates['mean']):.2f}"
+        span = "" if gates is None else f"{min(gates['least']):.2f} … {max(gates['most']):.2f}"
         table.add_row(
-            str(layer["layer"]), " | ".join(layer["patterns"]), layer["coefficients"], mean, span,
-            f"{max(layer['row_sum_drift']):.1e}", f"{max(layer['resolvent_norm']):.2f}",
+            str(layer["layer"]), f"{' | '.join(layer['patterns'])}, {layer['coefficients']}", mean, span,
+            f"{max(layer['row_sum_drift']):.0e}", f"{max(layer['resolvent_norm']):.2f}",
             f"{mean_hops(layer['hop_spectrum']):.2f} ×",
         )  # fmt: skip
     return table

@@ -169,6 +169,30 @@ def _number(value: float | None, form: str) -> str:
     return "–" if value is None else form.format(value)
 
 
+def training_step(step: dict[str, Any]) -> str:
+    """One line about a step of training."""
+    memory = "" if step["peak_bytes"] is None else f", {step['peak_bytes'] / 2**20:,.0f} MiB at its peak"
+    return f"  {step['pattern']:18} a training step on {step['n']:,} tokens: {step['seconds']:.2f} s{memory}"
+
+
+def long_text(found: dict[str, Any]) -> str:
+    """What decoding a long text was like, at its start and at its end."""
+    first, last = found["first_seconds"], found["last_seconds"]
+    memory = ""
+    if found["first_resident_bytes"] is not None:
+        memory = (
+            f"  resident memory    {found['first_resident_bytes'] / 2**20:,.1f} MiB early, "
+            f"{found['last_resident_bytes'] / 2**20:,.1f} MiB at the end\n"
+        )
+    return (
+        f"{found['pattern']}: {found['tokens']:,} tokens decoded one by one\n"
+        f"  time per token     {1e3 * first:.2f} ms in the first tenth, {1e3 * last:.2f} in the last: "
+        f"{last / first:.2f} ×\n{memory}"
+        f"  cache              {found['cache_bytes'] / 1024:,.0f} KiB, fixed before the first token\n"
+        f"  logits             within {found['difference']:.1e} of the full forward pass on a prefix"
+    )
+
+
 def families(n: int) -> Table:
     """Every family with a small picture and its cost."""
     table = Table(

@@ -1,0 +1,101 @@
+"""A whole model timed: one step of training, and a long text token by token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from resolvent.bench.measure import frugal_allocator, peak_bytes, resident_bytes
+from resolvent.model import LanguageModel, ModelConfig
+
+PREFIX = 512  # tokens on which decoding is compared with the full forward pass
+
+
+@dataclass(frozen=True)
+class TrainingStep:
+    """Forward, backward and an AdamW step on one sequence of n tokens. Memory is what the step holds at its peak,
+    beyond model and optimizer; None where the system does not say.
+    """
+
+    pattern: str
+    n: int
+    seconds: float
+    peak_bytes: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class LongText:
+    """Tokens generated one by one. Times per token are medians over the first and the last tenth.
+
+    difference   the largest between logits while decoding and those of the full forward pass, on a prefix
+    """
+
+    pattern: str
+    tokens: int
+    first_seconds: float
+    last_seconds: float
+    first_resident_bytes: int | None
+    last_resident_bytes: int | None
+    cache_bytes: int
+    difference: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def training_step(config: ModelConfig, n: int, seed: int = 0) -> TrainingStep:
+    """The second step is measured: the first compiles kernels and makes the optimizer's state."""
+    with frugal_allocator():
+        model = LanguageModel.seeded(config, seed)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        tokens = torch.randint(config.vocab_size, (1, n + 1), generator=torch.Generator().manual_seed(seed))
+
+        def step() -> None:
+            model.loss(tokens[:, :-1], tokens[:, 1:]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        step()
+        begin = time.perf_counter()
+        peak = peak_bytes(step)
+        return TrainingStep(_spelled(config), n, time.perf_counter() - begin, peak)
+
+
+@torch.no_grad()
+def long_text(
+    config: ModelConfig, tokens: int, seed: int = 0, after_each: Callable[[], None] = lambda: None
+) -> LongText:
+    """Decode so many tokens of a random text, teacher-forced, from an empty cache of fixed size."""
+    if tokens < 20:
+        raise ValueError(f"expected at least 20 tokens to compare first and last, got {tokens}.")
+    model = LanguageModel.seeded(config, seed)
+    text = torch.randint(config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(seed))
+    model.extend(text[:, :2], model.make_cache(1, tokens))  # compiles
+    model.extend(text[:, :1], model.make_cache(1, tokens))
+    cache = model.make_cache(1, tokens)
+    taken, kept, resident = [], [], []
+    for t in range(tokens):
+        begin = time.perf_counter()
+        logits, _ = model.extend(text[:, t : t + 1], cache)
+        taken.append(time.perf_counter() - begin)
+        if t < PREFIX:
+            kept.append(logits)
+        if t in (max(tokens // 10, min(PREFIX, tokens)) - 1, tokens - 1):
+            resident.append(resident_bytes())
+        after_each()
+    prefix = min(PREFIX, tokens)
+    difference = float((torch.cat(kept, 1) - model(text[:, :prefix])).abs().max())
+    tenth = tokens // 10
+    first, last = (sorted(part)[tenth // 2] for part in (taken[:tenth], taken[-tenth:]))
+    return LongText(_spelled(config), tokens, first, last, resident[0], resident[-1], cache.nbytes, difference)
+
+
+def _spelled(config: ModelConfig) -> str:
+    return config.pattern if isinstance(config.pattern, str) else " / ".join(map(str, config.pattern))
