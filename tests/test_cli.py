@@ -119,10 +119,14 @@ def test_version() -> None:
     assert run("--version").stdout.strip() == f"resolvent {rv.__version__}"
 
 
+def four(*specs: str) -> list[str]:
+    return [word for spec in specs for word in ("--pattern", spec)]
+
+
 def test_model_says_what_it_costs() -> None:
     text = run("model", "gpt2-125m", "--pattern", "attention").stdout
     assert "123,787,776" in text
-    content = json.loads(run("model", "tiny", "--pattern", "dense/first-order/dense/local:8", "--json").stdout)
+    content = json.loads(run("model", "tiny", *four("dense", "first-order", "dense", "local:8"), "--json").stdout)
     assert content["profile"]["max_hops"] == 1
     assert [layer["patterns"] for layer in content["profile"]["layers"]][3] == ["local:8"]
     assert "Did you mean 'tiny'" in run("model", "tini", ok=False).stderr
@@ -143,12 +147,11 @@ def test_model_is_timed() -> None:
 
 
 def test_model_is_saved_and_inspected(tmp_path: Path) -> None:
-    run("model", "tiny", "--pattern", "quadratic/first-order/dense/local:8", "--save", str(tmp_path / "m"))
+    run("model", "tiny", *four("quadratic", "first-order", "dense", "local:8"), "--save", str(tmp_path / "m"))
     done = run("inspect", str(tmp_path / "m"), "--text", "as you like it", "--plot", str(tmp_path / "i.png"))
     assert "first-order, softmax" in done.stdout
     assert (tmp_path / "i.png").read_bytes()[:4] == SIGNATURE
-    plot = ("--plot", str(tmp_path / "j.png"))
-    layers = json.loads(run("inspect", str(tmp_path / "m"), "--tokens", "1,2,3", *plot, "--json").stdout)
+    layers = json.loads(run("inspect", str(tmp_path / "m"), "--tokens", "1,2,3", "--json").stdout)
     assert len(layers) == 4
     assert layers[3]["gates"] is None
     assert "expected a layer from 0 to 3, got 9" in run("inspect", str(tmp_path / "m"), "--layer", "9", ok=False).stderr

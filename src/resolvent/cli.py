@@ -250,8 +250,8 @@ def bench_patterns(
 @app.command("model")
 def describe_model(
     name: Annotated[str, typer.Argument(metavar="PRESET", help="tiny, synthetic-4m, gpt2-125m, gpt2-355m, gpt2-775m.")],
-    spec: Annotated[
-        str | None, typer.Option("--pattern", help="Pattern of every layer; separate with / for one per layer.")
+    specs: Annotated[
+        list[str] | None, typer.Option("--pattern", help="Pattern of every layer; repeat it for one per layer.")
     ] = None,
     rule: Rule = "softmax",
     n: Length = 1024,
@@ -273,8 +273,8 @@ def describe_model(
     from resolvent.model import LanguageModel, preset
 
     changes: dict[str, Any] = {"coefficients": rule}
-    if spec is not None:
-        changes["pattern"] = spec.split("/") if "/" in spec else spec
+    if specs:
+        changes["pattern"] = specs if len(specs) > 1 else specs[0]
     config = preset(name, **changes)
     model = LanguageModel.seeded(config, seed) if save else LanguageModel.shape_only(config)
     profile = model.profile(n)
@@ -313,7 +313,7 @@ def inspect_model(
     tokens: Annotated[str | None, typer.Option(help="Token numbers instead of a text: 17,4,256.")] = None,
     layer: Annotated[int, typer.Option(help="Layer of the figure, from 0.")] = 0,
     head: Annotated[int, typer.Option(help="Head of the figure, from 0.")] = 0,
-    plot: Annotated[Path, typer.Option(help="Where to write the figure of A, B and T.")] = Path("inspect.png"),
+    plot: Annotated[Path | None, typer.Option(help="Write a figure of A, B and T, up to 4,096 tokens.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Look inside a model while it reads a text: gates, row sums, hops, and a figure of A, B and T.
@@ -331,8 +331,9 @@ def inspect_model(
         print(json.dumps([found.to_dict() for found in view.layers], indent=2))
     else:
         Console().print(mixing.diagnostics_table([found.to_dict() for found in view.layers]))
-    figure = mixing.mixing_figure(view.a, view.b, view.t, view.spectrum, view.tokens, view.title)
-    _say_written(figures.save(figure, plot))
+    if plot is not None:
+        figure = mixing.mixing_figure(*view.matrices(), view.spectrum, view.tokens, view.title)
+        _say_written(figures.save(figure, plot))
 
 
 @app.callback(invoke_without_command=True)

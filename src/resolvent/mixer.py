@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
 
-from resolvent.analysis.coefficients import Coefficients, coefficients
+from resolvent.analysis.coefficients import Coefficients, Distance, coefficients
 from resolvent.coefficients import Layer, Place, Weights, make_coefficients, place
-from resolvent.coefficients.place import Integers
-from resolvent.ops import Cache
+from resolvent.ops import Cache, Caches, DecodeCache
+from resolvent.ops.interface import BACKENDS
+from resolvent.ops.sequences import Integers
 from resolvent.patterns import Pattern, pattern
+from resolvent.patterns.errors import closest
 
 
 class Mixer(nn.Module):
@@ -49,22 +53,25 @@ class Mixer(nn.Module):
         cu_seqlens: 0, ends of the sequences packed along N.  start: (B,) where each begins, after padding on the left.
         """
         self._check(x)
-        return self.at(x, place(x.shape[1], x.device, cu_seqlens, start))
+        return self.at(x, place(x.shape[0], x.shape[1], x.device, cu_seqlens, start))
 
     def extend(
-        self, x: Tensor, cache: Cache | None = None, *, start: Integers | None = None, tokens: int | None = None
+        self, x: Tensor, cache: Cache | None = None, *, start: Integers | None = None, room: int | None = None
     ) -> tuple[Tensor, Cache]:
         """Mix the next tokens of sequences whose past is in the cache; None begins them.
 
         Prefill, chunked prefill and decoding are this one verb, and every split gives what `forward` gives. The cache
-        is brought up to date in place. `tokens` fixes the size of a new cache.
+        is brought up to date in place. `room` makes a new cache for so many tokens, of a size that is final. Under
+        `torch.no_grad()` it is written in place, which is much quicker; otherwise gradients flow through it.
         """
         self._check(x)
         if cache is None:
-            cache = self.make_cache(x.shape[0], tokens, _computed_in(x), x.device)
-        elif cache.batch != x.shape[0]:
-            raise ValueError(f"expected a cache of {x.shape[0]} sequences, got one of {cache.batch}.")
-        return self.at(x, place(x.shape[1], x.device, None, start, cache.positions), cache), cache
+            cache = self.make_cache(x.shape[0], room, device=x.device)
+        else:
+            check_cache(cache, self.kind_of_cache, x.shape[0], room)
+        where = place(x.shape[0], x.shape[1], x.device, None, start, cache.positions)
+        cache.make_room(where.longest)  # or a refusal, before anything is written
+        return self.at(x, where, cache), cache
 
     def at(self, x: Tensor, where: Place, cache: Cache | None = None) -> Tensor:
         """What `forward` and `extend` do, with positions that a stack works out once for all its layers."""
@@ -82,15 +89,22 @@ class Mixer(nn.Module):
     ) -> Cache:
         """An empty cache for `extend`. With `tokens` given, `nbytes` is final before the first one comes."""
         like = self.output.weight
-        return self.coefficients.make_cache(batch, tokens, dtype or like.dtype, torch.device(device or like.device))
+        device = torch.device(device or like.device)
+        return self.coefficients.make_cache(batch, tokens, dtype or _computed_in(like.dtype, device.type), device)
+
+    @cached_property
+    def kind_of_cache(self) -> object:
+        """What its caches are made of, to tell others apart."""
+        return kind_of(self.coefficients.make_cache(1, 1, torch.float32, torch.device("meta")))
 
     def weights(self, x: Tensor) -> list[Weights]:
         """A and B for an input, written out on their patterns, for looking at: one entry per group of heads."""
         self._check(x)
-        return list(self.coefficients.weights(x, place(x.shape[1], x.device)))
+        return list(self.coefficients.weights(x, place(x.shape[0], x.shape[1], x.device)))
 
     def extra_repr(self) -> str:
-        spelled = " | ".join(dict.fromkeys(map(str, self.layer.patterns)))
+        groups = [(str(p), len(list(same))) for p, same in groupby(self.layer.patterns)]
+        spelled = groups[0][0] if len(groups) == 1 else " | ".join(f"{count} × {p}" for p, count in groups)
         return f"{self.layer.dim}, heads={self.layer.heads}, pattern='{spelled}', coefficients='{self.layer.rule}'"
 
     def _check(self, x: Tensor) -> None:
@@ -106,20 +120,51 @@ def _layer(
         raise ValueError(f"expected dim and heads ≥ 1, got dim={dim} and heads={heads}.")
     if head_dim is None and dim % heads:
         raise ValueError(f"expected heads to divide dim, got dim={dim} and heads={heads}; or give head_dim.")
+    width = dim // heads if head_dim is None else head_dim
+    rule = coefficients(rule)
+    if width < 1:
+        raise ValueError(f"expected head_dim ≥ 1, got {head_dim}.")
+    if rope is not None and (isinstance(rope, bool) or not rope > 0):
+        raise ValueError(
+            f"rope is the base of rotary positions: expected a number > 0 such as 10000.0, or None, got {rope!r}."
+        )
+    turned = rope is not None and not rule.first_order and not isinstance(rule, Distance)
+    if width % 2 and (turned or (isinstance(rule, Distance) and rule.shape == "toeplitz")):
+        raise ValueError(f"rotary positions turn pairs of numbers: expected an even head_dim, got {width}.")
+    names = ("auto", *BACKENDS)
+    if backend not in names:
+        raise ValueError(f"unknown backend {backend!r}: expected {', '.join(names)}.{closest(backend, names)}")
+    if backend != "auto" and rule.first_order:
+        raise ValueError(f"{rule} runs on scans, which choose by the device: expected backend='auto', got {backend!r}.")
     shared = heads if kv_heads is None else kv_heads
     if shared < 1 or heads % shared:
         raise ValueError(f"expected kv_heads to divide the {heads} heads, got {kv_heads}.")
     each = [spec] * heads if isinstance(spec, str | Pattern) else list(spec)
     if len(each) != heads:
         raise ValueError(f"expected one pattern, or one for each of the {heads} heads, got {len(each)}.")
-    return Layer(
-        dim, heads, shared, head_dim or dim // heads, tuple(pattern(p) for p in each), coefficients(rule), rope, bias,
-        backend,
-    )  # fmt: skip
+    return Layer(dim, heads, shared, width, tuple(pattern(p) for p in each), rule, rope, bias, backend)
 
 
-def _computed_in(x: Tensor) -> torch.dtype:
-    kind = x.device.type
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-        return torch.get_autocast_dtype(kind)
-    return x.dtype
+def kind_of(cache: Cache) -> object:
+    """What a cache is made of: slots on a pattern, a state, or several by name."""
+    if isinstance(cache, Caches):
+        return {name: kind_of(child) for name, child in cache.items()}
+    return str(cache.pattern) if isinstance(cache, DecodeCache) else "a state"
+
+
+def check_cache(cache: Cache, expected: object, batch: int, room: int | None) -> None:
+    """A cache that this layer or model made, or one like it."""
+    found = kind_of(cache)
+    if found != expected:
+        raise ValueError(f"expected a cache of this model, made of {expected}, got one made of {found}.")
+    if cache.batch != batch:
+        raise ValueError(f"expected a cache of {batch} sequences, got one of {cache.batch}.")
+    if room is not None:
+        raise ValueError("room is for a new cache: expected no room beside a cache that is there.")
+
+
+def _computed_in(dtype: torch.dtype, device: str) -> torch.dtype:
+    """What a layer of this dtype computes in, under autocast or not."""
+    if dtype != torch.float64 and torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return dtype

@@ -161,3 +161,75 @@ def test_patterns_per_head(rule: str) -> None:
         parts.append(mixer.extend(part, cache)[0])
     torch.testing.assert_close(torch.cat(parts, 1), y, rtol=1e-10, atol=1e-10)
     assert [w.heads for w in mixer.weights(u)] == [2, 1, 1]
+
+
+@cases
+def test_padding_is_never_felt(spec: str, rule: str) -> None:
+    """Not even as NaN, neither in values nor in gradients."""
+    mixer, u = make(spec, rule), batch(12)
+    u[1, :5] = torch.nan
+    u.requires_grad_()
+    y = mixer(u, start=[0, 5])
+    kept = y[0].sum() + y[1, 5:].sum()
+    found = torch.autograd.grad(kept, u)[0]
+    assert kept.isfinite()
+    assert found[0].isfinite().all()
+    assert found[1, 5:].isfinite().all()
+
+
+@cases
+def test_wrong_places_are_refused(spec: str, rule: str) -> None:
+    mixer, u = make(spec, rule), batch(8, 3)
+    for cuts in ([3, 11], [0, 4, 2, 8], [0, 4]):
+        with pytest.raises(ValueError, match="expected cu_seqlens from 0 to N = 8"):
+            mixer(u, cu_seqlens=cuts)
+    for start in ([-2, 0, 0], [99, 0, 0], [2]):
+        with pytest.raises(ValueError, match="expected start with B = 3 numbers from 0 to N = 8"):
+            mixer(u, start=start)
+    with pytest.raises(TypeError, match="integers"):
+        mixer(u, start=[1.5, 0, 0])
+    with pytest.raises(ValueError, match="got both"):
+        mixer(u, start=[0, 0, 0], cu_seqlens=[0, 8])
+    torch.testing.assert_close(mixer(u, start=torch.tensor([0, 0, 0])), mixer(u))
+
+
+@cases
+def test_a_refused_chunk_changes_nothing(spec: str, rule: str) -> None:
+    mixer, u = make(spec, rule), batch(8)
+    cache = mixer.make_cache(2, 4)
+    if coefficients(rule).first_order or (spec, rule) == ("attention", "low-rank:rank=5"):
+        mixer.extend(u, cache)  # a state holds any number
+        return
+    with pytest.raises(ValueError, match="made for 4 tokens"):
+        mixer.extend(u, cache)
+    assert not cache.positions.any()
+    assert not any(part.any() for part in cache.parts.values())
+
+
+@pytest.mark.parametrize("spec", ["exponential+cache", "order:4", "first-order", "attention"])
+@pytest.mark.parametrize("rule", ["softmax", "distance", "distance:shape=constant"])
+def test_layers_compile(spec: str, rule: str) -> None:
+    torch._dynamo.reset()
+    mixer, u = make(spec, rule), batch(70).requires_grad_()
+    compiled = torch.compile(mixer, backend="aot_eager", fullgraph=True)
+    y, want = compiled(u), mixer(u)
+    torch.testing.assert_close(y, want, rtol=1e-10, atol=1e-10)
+    for found, wished in zip(gradients(y, mixer, u), gradients(want, mixer, u), strict=True):
+        torch.testing.assert_close(found, wished, rtol=1e-9, atol=1e-10)
+
+
+def test_export_leaves_no_trace() -> None:
+    mixer = make("exponential+cache", "softmax").float()
+    program = torch.export.export(mixer, (torch.randn(2, 200, 24),))
+    u = torch.randn(2, 200, 24)
+    torch.testing.assert_close(program.module()(u), mixer(u))
+    assert make("exponential", "softmax").float()(u).isfinite().all()
+
+
+def test_gradients_do_not_reach_through_a_step_without_them() -> None:
+    mixer, u = make("local:4", "softmax"), batch(12, 1).requires_grad_()
+    _, cache = mixer.extend(u[:, :6])
+    with torch.no_grad():
+        mixer.extend(u[:, 6:11], cache)
+    y, _ = mixer.extend(u[:, 11:], cache)
+    assert torch.autograd.grad(y.sum(), u)[0][0, :11].abs().max() == 0

@@ -76,10 +76,12 @@ def test_inspect(tmp_path: Path) -> None:
     view = inspect(tmp_path, "hello there", 0, 3)
     assert view.title == "layer 0, head 3: exponential, softmax"
     assert view.tokens[5] == "␣"
-    assert view.b.any()
-    assert view.t.sum(1) == pytest.approx(1, abs=1e-5)
-    assert not inspect(tmp_path, "hello there", 0, 0).b.any()
-    assert inspect(tmp_path, [1, 2, 3], 1, 31).a.shape == (3, 3)
+    _, b, t = view.matrices()
+    assert b.any()
+    assert t.sum(1) == pytest.approx(1, abs=1e-5)
+    assert not inspect(tmp_path, "hello there", 0, 0).matrices()[1].any()
+    assert inspect(tmp_path, [1, 2, 3], 1, 31).matrices()[0].shape == (3, 3)
+    assert inspect(tmp_path, [7]).layers[1].hop_spectrum[0][0] == 1
     for options, message in [
         (("", 0, 0), "at least one token"),
         (("hi", 2, 0), "a layer from 0 to 1"),

@@ -206,6 +206,7 @@ def test_choose() -> None:
     ([], {}, "at least one prompt"),
     ([[]], {}, "at least one token"),
     ([[50]], {}, "from 0 to 49"),
+    ([1, 2], {}, "put it into a list"),
     ([[1]], {"temperature": -1.0}, "temperature ≥ 0"),
     ([[1]], {"top_k": 0}, "top_k ≥ 1"),
     ([[1]], {"top_p": 0.0}, "top_p within"),
@@ -233,7 +234,16 @@ def test_profile_of_a_stack() -> None:
     assert "cache" in str(found)
 
 
-@pytest.mark.parametrize(("n", "hops", "reach"), [(15, 2, 14), (16, None, 14)])
-def test_windows_reach_as_far_as_they_add_up(n: int, hops: int | None, reach: int) -> None:
-    found = small("local:8").profile(n)
+@pytest.mark.parametrize(("spec", "n", "hops", "reach"), [
+    ("local:8", 15, 2, 14),
+    ("local:8", 16, None, 14),
+    (["local:8", "local:3"], 10, 2, 9),
+    ("exponential+attention", 4, 2, 3),
+    ("exponential+attention", 9, None, 8),
+    ("offsets:2,4", 9, None, 8),
+    (["offsets:2,4", "local:2"], 9, 3, 8),
+])  # fmt: skip
+def test_stacks_that_no_layer_connects_alone(spec: object, n: int, hops: int | None, reach: int) -> None:
+    """By hand: 7 + 7 places for two windows of 8; 1, 2, 4, 8 and sums of two; even distances and one step more."""
+    found = small(spec).profile(n)
     assert (found.max_hops, found.reach) == (hops, reach)

@@ -82,7 +82,7 @@ def steps(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Softplus(w·u + bias) as (B, heads, N): Mamba's Δ. Never in half precision: it decides how fast memory fades."""
     with torch.autocast(u.device.type, enabled=False):
         u = at_least_float32(u)
-        return softplus(linear(u, weight.to(u.dtype)) + bias.to(u.dtype)).transpose(1, 2)
+        return softplus((linear(u, weight.to(u.dtype)) + bias.to(u.dtype)).transpose(1, 2).contiguous())
 
 
 def start_of_steps(like: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ class HeadGroup:
     heads: slice
     shared: slice  # their keys and values
     gates: slice  # their gates, among the heads that have feedback
+    scores_b: bool  # whether feedback is weighed by scores; from one source it is taken as it is
 
     @property
     def count(self) -> int:
@@ -41,11 +42,6 @@ class HeadGroup:
         if gate is None or not self.run.recurrent:
             return u.new_zeros(u.shape[0], self.count, u.shape[1])
         return gate[:, self.gates]
-
-    @property
-    def scores_b(self) -> bool:
-        """Whether feedback is weighed by scores; from one source it is taken as it is."""
-        return self.run.recurrent and reads_several(self.run)
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,8 @@ class Layer:
             run = as_run(self.rule, pattern)
             shared = slice(head // share, (head + count) // share)
             gates = slice(gate, gate + count * run.recurrent)
-            found.append(HeadGroup(pattern, run, slice(head, head + count), shared, gates))
+            scores_b = run.recurrent and reads_several(run)
+            found.append(HeadGroup(pattern, run, slice(head, head + count), shared, gates, scores_b))
             head, gate = head + count, gates.stop
         return tuple(found)
 

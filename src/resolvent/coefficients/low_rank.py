@@ -40,18 +40,21 @@ class LowRankCoefficients(CoefficientModule):
         self.gate = make_gate(layer.rule.gate, layer.dim, layer.heads) if recurrent else None
 
     def forward(self, u: Tensor, x: Tensor, place: Place, cache: Cache | None = None) -> Tensor:
-        read, write = self._features(u)
-        x = expand_heads(x, self.layer)
+        read, write = (of_new_tokens(place, t) for t in self._features(u))
+        x = of_new_tokens(place, expand_heads(x, self.layer))
         memory = None if cache is None else cache["memory"] if isinstance(cache, Caches) else cache
         state = None if memory is None else memory.parts["memory"]
         sums = torch.promote_types(x.dtype, torch.float32)
         values = pad(x.to(sums), (0, 1), value=1.0)  # a column of ones sums the weights
         still = x.new_zeros(x.shape[:-1], dtype=sums)  # nothing fades
         begins = place.begins if place.packed else None
-        mixed, state = expanded_scan(values, of_new_tokens(place, write.to(sums)), read.to(sums), still, state, begins)
+        mixed, state = expanded_scan(values, write.to(sums), read.to(sums), still, state, begins)
         if memory is not None:
             advance(memory, place, u.shape[1], memory=state)
-        direct = of_new_tokens(place, (mixed[..., :-1] / mixed[..., -1:]).to(x.dtype))
+        totals = mixed[..., -1:]
+        if place.inside is not None:
+            totals = totals.masked_fill(~place.inside[:, None, :, None], 1)  # nothing is summed in padding
+        direct = of_new_tokens(place, (mixed[..., :-1] / totals).to(x.dtype))
         if self.gate is None:
             return direct
         slots_of_b = None if cache is None else cache["feedback"]  # type: ignore[index]

@@ -49,10 +49,13 @@ class MambaCoefficients(CoefficientModule):
         if self.rule.groups > 1:
             write, read = (v.repeat_interleave(self.layer.heads // self.rule.groups, 1) for v in (write, read))
         write = delta.to(write.dtype)[..., None] * write
-        write, log_decay = of_new_tokens(place, write), of_new_tokens(place, log_decay[..., None])[..., 0]
+        write, read = of_new_tokens(place, write), of_new_tokens(place, read)
+        log_decay = of_new_tokens(place, log_decay[..., None])[..., 0]
         begins = place.begins if place.packed else None
         state = None if cache is None else cache.parts["memory"]
-        y, state = expanded_scan(expand_heads(x, self.layer), write, read, log_decay, state, begins)
+        y, state = expanded_scan(
+            of_new_tokens(place, expand_heads(x, self.layer)), write, read, log_decay, state, begins
+        )
         if cache is not None:
             advance(cache, place, u.shape[1], memory=state)
         return of_new_tokens(place, y)

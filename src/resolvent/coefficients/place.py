@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from resolvent.ops.sequences import Integers, check_one_way, checked_cuts, checked_starts
 from resolvent.patterns.strides import Integers as Positions
-
-Integers = Sequence[int] | Tensor
 
 
 @dataclass(frozen=True)
@@ -37,34 +35,28 @@ class Place:
 
 
 def place(
+    batch: int,
     n: int,
     device: torch.device,
     cu_seqlens: Integers | None = None,
     start: Integers | None = None,
     seen: Positions | None = None,
 ) -> Place:
-    """The place of n rows; `seen`: tokens of each sequence that a cache has seen. The operator checks the rest."""
+    """The place of n rows; `seen`: tokens of each sequence that a cache has seen."""
+    check_one_way(cu_seqlens, start)
     if cu_seqlens is not None:
-        cuts = [int(cut) for cut in cu_seqlens]
-        lengths = [max(after - before, 0) for before, after in pairwise(cuts)]
-        positions = torch.cat([torch.arange(0), *(torch.arange(length) for length in lengths)]).to(device)
-        if len(positions) != n or start is not None:
-            raise ValueError(
-                f"expected cu_seqlens from 0 to N = {n}, never descending, and no start beside it; "
-                f"got {cuts[:8]}{'' if start is None else ' and start'}."
-            )
-        return Place(positions, max(lengths, default=1), cu_seqlens=cuts)
-    before = [0] if seen is None else seen.tolist()
-    if start is None and len(set(before)) <= 1:
+        cuts = checked_cuts(cu_seqlens, n)
+        lengths = [after - before for before, after in pairwise(cuts)]
+        positions = torch.cat([torch.arange(length) for length in lengths]).to(device)
+        return Place(positions, max(lengths), cu_seqlens=cuts)
+    starts = [0] * batch if start is None else checked_starts(start, batch, n)
+    before = [0] * batch if seen is None else seen.tolist()
+    if not any(starts) and len(set(before)) <= 1:
         first = before[0] if before else 0
         return Place(torch.arange(first, first + n, device=device), first + n)
-    starts = [0] * len(before) if start is None else [int(s) for s in start]
-    if len(starts) != len(before) and seen is not None:
-        raise ValueError(f"expected start with B = {len(before)} numbers, got {len(starts)}.")
-    shifts = [b - s for b, s in zip(before * (len(starts) if seen is None else 1), starts, strict=True)]
+    shifts = [b - s for b, s in zip(before, starts, strict=True)]
     rows = torch.arange(n, device=device) + torch.tensor(shifts, device=device)[:, None]
-    inside = None
-    if any(starts):
-        inside = torch.arange(n, device=device) >= torch.tensor(starts, device=device)[:, None]
-        rows = rows.where(inside, 0)
-    return Place(rows, max(shifts, default=0) + n, inside, start=None if inside is None else starts)
+    if not any(starts):
+        return Place(rows, max(before) + n)
+    inside = torch.arange(n, device=device) >= torch.tensor(starts, device=device)[:, None]
+    return Place(rows.where(inside, 0), max(max(shifts) + n, 1), inside, start=starts)

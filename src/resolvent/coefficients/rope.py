@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
@@ -29,21 +27,23 @@ def rope(x: Tensor, place: Place, base: Base) -> Tensor:
     return torch.view_as_real(pairs * turn).flatten(-2).to(x.dtype)
 
 
-def _angles(place: Place, dim: int, base: float, double: bool) -> Tensor:
-    room = 1 << max(place.longest - 1, 63).bit_length()  # a table for every power of two, however long a sequence gets
-    if place.positions.numel() <= _FEW or room > _LONGEST:
-        return _turns(place.positions, dim, base, double)[..., None, :]
-    table = _table(room, dim, base, double, place.positions.device)
-    return table[place.positions][..., None, :]
-
-
 _LONGEST = 1 << 17
 _FEW = 64  # positions that are quicker worked out than looked up, as in decoding
+_MOST_TABLES = 16
+_tables: dict[tuple[int, int, float, bool, torch.device], Tensor] = {}
 
 
-@lru_cache(maxsize=16)
-def _table(room: int, dim: int, base: float, double: bool, device: torch.device) -> Tensor:
-    return _turns(torch.arange(room, device=device), dim, base, double)
+def _angles(place: Place, dim: int, base: float, double: bool) -> Tensor:
+    room = 1 << max(place.longest - 1, 63).bit_length()  # a table for every power of two, however long a sequence gets
+    if place.positions.numel() <= _FEW or room > _LONGEST or torch.compiler.is_compiling():
+        return _turns(place.positions, dim, base, double)[..., None, :]
+    key = (room, dim, base, double, place.positions.device)
+    table = _tables.get(key)
+    if table is None:
+        table = _turns(torch.arange(room, device=place.positions.device), dim, base, double)
+        if type(table) is Tensor and len(_tables) < _MOST_TABLES:  # never one of those that stand in while tracing
+            _tables[key] = table
+    return table[place.positions][..., None, :]
 
 
 def _turns(positions: Tensor, dim: int, base: float, double: bool) -> Tensor:

@@ -28,11 +28,17 @@ class SoftmaxCoefficients(CoefficientModule):
         assert isinstance(layer.rule, Gated)
         self.groups = layer.groups()
         self.normalise: Normalise = "whole" if isinstance(layer.rule, Whole) else "gate"
-        self.sizes = [size for group in self.groups for size in self._sizes(group).values()]
+        self.named = [self._sizes(group) for group in self.groups]
+        self.sizes = [size for sizes in self.named for size in sizes.values()]
         gates = self.groups[-1].gates.stop
         self.gate = make_gate(layer.rule.gate, layer.dim, gates) if gates else None
         self.delta = nn.Parameter(torch.zeros(gates)) if isinstance(layer.rule, Tied) else None
         self.scores = nn.Linear(layer.dim, sum(self.sizes) * layer.head_dim, layer.bias) if self.sizes else None
+
+    def reset_parameters(self) -> None:
+        """Tied matrices start with A on the diagonal alone."""
+        if self.delta is not None:
+            nn.init.zeros_(self.delta)
 
     def _sizes(self, group: HeadGroup) -> dict[str, int]:
         """Heads of the queries and keys that a group needs; a softmax over one entry needs none."""
@@ -60,8 +66,8 @@ class SoftmaxCoefficients(CoefficientModule):
             return
         projected = self.scores(u).unflatten(-1, (-1, self.layer.head_dim))
         pieces = iter(rope(projected, place, self.layer.rope).split(self.sizes, 2))
-        for group in self.groups:
-            yield {name: next(pieces).transpose(1, 2) for name in self._sizes(group)}
+        for sizes in self.named:
+            yield {name: next(pieces).transpose(1, 2) for name in sizes}
 
     def make_cache(self, batch: int, tokens: int | None, dtype: torch.dtype, device: torch.device) -> Cache:
         layer = self.layer

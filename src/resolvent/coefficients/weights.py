@@ -49,8 +49,7 @@ class Weights:
         """(I - B)^-1 x."""
         if self.beta is None:
             return x
-        one = torch.ones_like(self.beta[..., :1])
-        return solve(x, one, self.beta, replace(self.b, direct="diagonal"))
+        return solve(x, self._ones(), self.beta, replace(self.b, direct="diagonal"))
 
     def row_sums(self) -> Tensor:
         """T 1, (B, H, N): ones where the coefficients are normalised."""

@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from resolvent.analysis.coefficients import coefficients
-from resolvent.patterns import PatternError, pattern
+from resolvent.analysis.coefficients import Coefficients, coefficients, fit
+from resolvent.patterns import Pattern, PatternError, pattern
 from resolvent.patterns.errors import closest
 
 Layered = str | tuple[str | tuple[str, ...], ...]  # for all layers, or one entry per layer; an entry may be per head
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(_frozen(entry) for entry in value) if isinstance(value, list | tuple) else value
+    """Lists as tuples, patterns and rules by their spelling."""
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(entry) for entry in value)
+    return str(value) if isinstance(value, Pattern | Coefficients) else value
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,17 @@ class ModelConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"expected {name} to be an integer ≥ 1, got {value!r}.")
+        for name, low in (("ff_dim", 1), ("kv_heads", 1)):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < low):
+                raise ValueError(f"expected {name} to be an integer ≥ {low} or None, got {value!r}.")
+        if self.dim % self.heads or self.heads % (self.kv_heads or 1):
+            raise ValueError(
+                f"expected heads to divide dim, and kv_heads to divide heads, "
+                f"got dim={self.dim}, heads={self.heads}, kv_heads={self.kv_heads}."
+            )
+        if self.rope is not None and (isinstance(self.rope, bool | str) or not self.rope > 0):
+            raise ValueError(f"expected rope to be a number > 0, or None, got {self.rope!r}.")
         object.__setattr__(self, "pattern", _frozen(self.pattern))
         object.__setattr__(self, "coefficients", _frozen(self.coefficients))
         for name in ("pattern", "coefficients"):
@@ -59,8 +73,7 @@ class ModelConfig:
                 )
         for layer in range(self.layers):
             for spec in self.patterns_of(layer):
-                pattern(spec)
-            coefficients(self.coefficients_of(layer))
+                fit(coefficients(self.coefficients_of(layer)), pattern(spec))
 
     def patterns_of(self, layer: int) -> tuple[str, ...]:
         """The pattern of each head, or the one of all."""
@@ -87,14 +100,17 @@ class ModelConfig:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> ModelConfig:
-        """The config with these values; an unknown name is refused, with the nearest one."""
+    def from_dict(cls, values: Mapping[str, Any], *, complete: bool = False) -> ModelConfig:
+        """The config with these values. An unknown name is refused; if `complete`, a missing one, too."""
         known = [field.name for field in dataclasses.fields(cls)]
         for name in values:
             if name not in known:
                 raise ValueError(
                     f"unknown setting '{name}' of a model: expected {', '.join(known)}.{closest(name, known)}"
                 )
+        missing = [name for name in known if name not in values]
+        if complete and missing:
+            raise ValueError(f"expected every setting of a model, and {', '.join(missing)} is missing.")
         return cls(**values)
 
 

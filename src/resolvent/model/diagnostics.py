@@ -16,7 +16,7 @@ from resolvent.model.language_model import LanguageModel
 
 @dataclass(frozen=True)
 class GateStatistics:
-    """Over tokens and batch, a list with one number per head."""
+    """Over tokens and batch, as the gates give them: lists with one number for each head that has feedback."""
 
     mean: list[float]
     std: list[float]

@@ -23,7 +23,7 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int | Sequence[int] = 0,
-    stop: Sequence[int] = (),
+    stop: int | Sequence[int] = (),
 ) -> list[list[int]]:
     """Up to `tokens` new tokens after each prompt; one list per prompt, without the stop token that ended it.
 
@@ -49,15 +49,29 @@ def stream(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int | Sequence[int] = 0,
-    stop: Sequence[int] = (),
+    stop: int | Sequence[int] = (),
 ) -> Iterator[list[int | None]]:
     """`generate` step by step: each yields one token per prompt, None for those that have ended."""
+    if any(isinstance(prompt, int) for prompt in prompts) or (isinstance(prompts, Tensor) and prompts.ndim != 2):
+        raise ValueError("expected a list of prompts, each a list of tokens, got a single one: put it into a list.")
     texts = [list(map(int, prompt)) for prompt in prompts]
     _check(texts, model.config.vocab_size, tokens, temperature, top_k, top_p)
-    seeds = [seed + b for b in range(len(texts))] if isinstance(seed, int) else list(seed)
+    if isinstance(seed, Sequence | Tensor):
+        seeds = [int(each) for each in seed]
+    else:
+        seeds = [int(seed) + b for b in range(len(texts))]
     if len(seeds) != len(texts):
         raise ValueError(f"expected one seed, or one for each of the {len(texts)} prompts, got {len(seeds)}.")
-    return _stream(model, texts, tokens, temperature, top_k, top_p, seeds, frozenset(stop))
+    return _stream(
+        model,
+        texts,
+        tokens,
+        temperature,
+        top_k,
+        top_p,
+        seeds,
+        frozenset(map(int, [stop] if isinstance(stop, int) else stop)),
+    )
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from resolvent.coefficients import Weights
 from resolvent.model.diagnostics import LayerDiagnostics, diagnose, layer_weights
 from resolvent.model.language_model import LanguageModel
 
@@ -20,12 +21,16 @@ class View:
     """Diagnostics of every layer, and the matrices of one head."""
 
     layers: list[LayerDiagnostics]
-    a: Matrix
-    b: Matrix
-    t: Matrix
+    weights: Weights
+    head: int  # among those of `weights`
     spectrum: list[float]
     tokens: list[str]
     title: str
+
+    def matrices(self) -> tuple[Matrix, Matrix, Matrix]:
+        """A, B and T of the head."""
+        a, b, t = (m[0, self.head].double().numpy() for m in (*self.weights.matrices(), self.weights.transfer()))
+        return a, b, t
 
 
 def inspect(checkpoint: str | Path, text: str | list[int], layer: int = 0, head: int = 0) -> View:
@@ -53,8 +58,9 @@ def inspect(checkpoint: str | Path, text: str | list[int], layer: int = 0, head:
         if first < weights.heads:
             break
         first -= weights.heads
-    a, b, t = (m[0, first].double().numpy() for m in (*weights.matrices(), weights.transfer()))
     spectrum = weights.hop_spectrum(12)[0, first].tolist()
     own = model.mixers[layer].layer
     spelled = own.patterns[head] if head < len(own.patterns) else own.patterns[0]
-    return View(diagnose(model, tokens), a, b, t, spectrum, shown, f"layer {layer}, head {head}: {spelled}, {own.rule}")
+    return View(
+        diagnose(model, tokens), weights, first, spectrum, shown, f"layer {layer}, head {head}: {spelled}, {own.rule}"
+    )

@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 from resolvent.coefficients import Place, place
 from resolvent.coefficients.gates import TokenGate, at_least_float32
 from resolvent.coefficients.mamba import MambaCoefficients
-from resolvent.coefficients.place import Integers
-from resolvent.mixer import Mixer
+from resolvent.mixer import Mixer, check_cache
 from resolvent.model.config import ModelConfig
 from resolvent.ops import Cache, Caches
+from resolvent.ops.sequences import Integers
 
 if TYPE_CHECKING:
     from resolvent.model.profile import StackProfile
@@ -85,6 +85,10 @@ class LanguageModel(nn.Module):
         """Begin anew."""
         std, ends = self.config.std, self.config.std / (2 * self.config.layers) ** 0.5
         for module in self.modules():
+            reset = getattr(module, "reset_parameters", None)
+            if module is not self and callable(reset):
+                reset()
+        for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=std)
             if isinstance(module, nn.Linear) and module.bias is not None:
@@ -97,12 +101,12 @@ class LanguageModel(nn.Module):
 
     def forward(self, tokens: Tensor, *, cu_seqlens: Integers | None = None, start: Integers | None = None) -> Tensor:
         """(B, N) tokens → (B, N, vocab_size) logits. Packed and padded sequences as in `Mixer.forward`."""
-        return self._logits(self.hidden(tokens, cu_seqlens=cu_seqlens, start=start))
+        return self.logits(self.hidden(tokens, cu_seqlens=cu_seqlens, start=start))
 
     def hidden(self, tokens: Tensor, *, cu_seqlens: Integers | None = None, start: Integers | None = None) -> Tensor:
         """What the head reads: (B, N, dim)."""
         self._check(tokens)
-        return self._through(tokens, place(tokens.shape[1], tokens.device, cu_seqlens, start), None)
+        return self._through(tokens, place(tokens.shape[0], tokens.shape[1], tokens.device, cu_seqlens, start), None)
 
     def extend(
         self, tokens: Tensor, cache: Cache | None = None, *, start: Integers | None = None, room: int | None = None,
@@ -115,28 +119,40 @@ class LanguageModel(nn.Module):
         self._check(tokens)
         if cache is None:
             cache = self.make_cache(tokens.shape[0], room)
-        elif cache.batch != tokens.shape[0]:
-            raise ValueError(f"expected a cache of {tokens.shape[0]} sequences, got one of {cache.batch}.")
-        where = place(tokens.shape[1], tokens.device, None, start, cache.positions)
+        else:
+            expected = {str(i): mixer.kind_of_cache for i, mixer in enumerate(self.mixers)}
+            check_cache(cache, expected, tokens.shape[0], room)
+        where = place(tokens.shape[0], tokens.shape[1], tokens.device, None, start, cache.positions)
+        cache.make_room(where.longest)  # or a refusal, before anything is written
         hidden = self._through(tokens, where, cache)
-        return self._logits(hidden[:, -1:] if last_only else hidden), cache
+        return self.logits(hidden[:, -1:] if last_only else hidden), cache
 
     def loss(
         self, tokens: Tensor, targets: Tensor, *, cu_seqlens: Integers | None = None, start: Integers | None = None
     ) -> Tensor:
-        """Mean cross entropy of the targets (B, N); those that are -100 do not count.
+        """Mean cross entropy of the targets (B, N); those that are -100, and those in padding, do not count.
 
         Logits of a large vocabulary are worked out in parts, and again in the backward pass, so that they never exist
         at once.
         """
         hidden = self.hidden(tokens, cu_seqlens=cu_seqlens, start=start).flatten(0, 1)
-        wanted = targets.flatten()
+        if targets.shape != tokens.shape:
+            raise ValueError(
+                f"expected targets of shape {tuple(tokens.shape)}, as the tokens, got {tuple(targets.shape)}."
+            )
+        if start is not None:
+            begins = torch.as_tensor(start, device=targets.device)[:, None]
+            targets = targets.masked_fill(torch.arange(targets.shape[1], device=targets.device) < begins, -100)
+        wanted = targets.flatten().long()
+        counted = wanted != -100
+        if not counted.all():  # logits of the others are not needed
+            hidden, wanted = hidden[counted], wanted[counted]
         if len(hidden) * self.config.vocab_size <= _MANY:
-            return cross_entropy(at_least_float32(self._logits(hidden)), wanted)
+            return cross_entropy(at_least_float32(self.logits(hidden)), wanted)
         rows = max(_MANY // self.config.vocab_size, 1)
         parts = zip(hidden.split(rows), wanted.split(rows), strict=True)
         total: Tensor = sum(checkpoint(self._summed, part, goal, use_reentrant=False) for part, goal in parts)
-        return total / (wanted != -100).sum()
+        return total / len(wanted)
 
     def generate(self, prompts: Sequence[Sequence[int]] | Tensor, tokens: int, **how: object) -> list[list[int]]:
         """Continuations of prompts of any lengths; see `resolvent.model.generate.generate`."""
@@ -157,8 +173,6 @@ class LanguageModel(nn.Module):
         device: torch.device | str | None = None,
     ) -> Caches:  # fmt: skip
         """An empty cache of all layers. With `tokens` given, `nbytes` is final before the first one comes."""
-        if dtype is None and torch.is_autocast_enabled(self.embedding.weight.device.type):
-            dtype = torch.get_autocast_dtype(self.embedding.weight.device.type)
         return Caches({str(i): mixer.make_cache(batch, tokens, dtype, device) for i, mixer in enumerate(self.mixers)})
 
     @property
@@ -197,11 +211,12 @@ class LanguageModel(nn.Module):
             x = block(x, where, None if cache is None else cache[str(i)])  # type: ignore[index]
         return self.norm(x)  # type: ignore[no-any-return]
 
-    def _logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor) -> Tensor:
+        """What the head makes of `hidden`: (…, dim) → (…, vocab_size)."""
         return linear(hidden, self.embedding.weight)[..., : self.config.vocab_size]
 
     def _summed(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        return cross_entropy(at_least_float32(self._logits(hidden)), targets, reduction="sum")
+        return cross_entropy(at_least_float32(self.logits(hidden)), targets, reduction="sum")
 
     def _check(self, tokens: Tensor) -> None:
         if tokens.ndim != 2 or tokens.shape[1] < 1 or tokens.dtype not in (torch.int64, torch.int32):

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from resolvent.analysis.coefficients import LowRank
 from resolvent.analysis.cost import Cost, cost
 from resolvent.analysis.hops import hops
 from resolvent.analysis.profile import plural
 from resolvent.coefficients.layer import Layer
 from resolvent.model.language_model import LanguageModel
+from resolvent.patterns import Pattern
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,10 @@ def profile(model: LanguageModel, n: int) -> StackProfile:
     """See `StackProfile`."""
     config = model.config
     layers = tuple(_layer(mixer.layer, sum(p.numel() for p in mixer.parameters()), n) for mixer in model.mixers)
-    whole = [layer.max_hops for layer in layers if layer.max_hops is not None]
-    reach = min(sum(layer.reach for layer in layers), n - 1)
+    most, reach = _through_the_stack([mixer.layer for mixer in model.mixers], layers, n)
     matrices = sum(p.numel() for p in model.blocks.parameters() if p.ndim == 2)
     mixing = sum(layer.mixing_madds_per_token for layer in layers)
     madds = matrices + config.rows * config.dim + mixing
-    longest = len(layers) if reach == n - 1 else None  # a layer without feedback is one hop
     return StackProfile(
         n=n,
         parameters=model.parameter_count(),
@@ -91,7 +92,7 @@ def profile(model: LanguageModel, n: int) -> StackProfile:
         madds_per_token=madds,
         mixing_share=mixing / madds,
         cache_bytes=sum(layer.cache_bytes for layer in layers),
-        max_hops=min(whole) if whole else longest,
+        max_hops=most,
         reach=reach,
         layers=layers,
     )
@@ -115,9 +116,38 @@ def _layer(layer: Layer, parameters: int, n: int) -> LayerProfile:
     )
 
 
-def _hops(pattern: Any, n: int) -> tuple[int | None, int]:
+def _hops(p: Pattern, n: int) -> tuple[int | None, int]:
     """The most hops within a layer, None if some pair has no path, and how far back it reaches."""
-    found = hops(pattern, n)
+    found = hops(p, n)
     if not found.unreachable_pairs:
         return found.max, n - 1
-    return None, min(n - 1, n - 1 if pattern.recurrent or pattern.strides.last is None else pattern.strides.last)
+    last = p.strides.last
+    return None, n - 1 if p.recurrent or last is None else min(last, n - 1)
+
+
+def _through_the_stack(stack: list[Layer], layers: tuple[LayerProfile, ...], n: int) -> tuple[int | None, int]:
+    """The most hops that any pair needs through all layers, None if one has no path, and how far back that reaches.
+
+    A layer that connects everything settles it, with what it needs alone. Otherwise distances are added up: a layer
+    without feedback goes one stride or none, a layer with feedback as many as it takes.
+    """
+    whole = [layer.max_hops for layer in layers if layer.max_hops is not None]
+    if whole:
+        return min(whole), n - 1
+    needed = np.full(n, np.inf)
+    needed[0] = 0
+    for layer in stack:
+        ways = needed.copy()
+        for group in layer.groups():
+            p = group.pattern
+            strides = p.offsets(n).tolist() if p.period(n) == 1 else []  # others are left out: a bound from above
+            at = ways if p.recurrent else needed
+            for d in range(1, n) if p.recurrent else [n]:
+                for f in strides:
+                    if p.recurrent and f <= d:
+                        at[d] = min(at[d], at[d - f] + 1)
+                    elif not p.recurrent:
+                        np.minimum(ways[f:], at[: n - f] + 1, out=ways[f:])
+        needed = ways
+    reached = np.flatnonzero(np.isfinite(needed))
+    return int(needed.max()) if len(reached) == n else None, int(reached.max())

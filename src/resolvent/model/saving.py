@@ -16,24 +16,35 @@ from resolvent.model.config import ModelConfig
 from resolvent.model.language_model import LanguageModel
 
 FORMAT, VERSION = "resolvent-model", 1
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG = "config.json"
 
 
 def save(model: LanguageModel, folder: str | Path) -> Path:
-    """Write both files whole or not at all: each beside its place first, then moved there."""
+    """Write weights under a name of their own, then the config that names them, then remove weights no one names.
+
+    So the folder holds the model before or the new one, whole, whenever this is cut short.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: t.detach().contiguous().cpu() for name, t in model.state_dict().items()}
-    new = folder / f".{WEIGHTS}.new"
-    save_file(weights, new, metadata={"format": FORMAT, "version": str(VERSION)})
-    content = {"format": FORMAT, "version": VERSION, "sha256": _digest(new), "model": model.config.to_dict()}
-    described = folder / f".{CONFIG}.new"
-    described.write_text(json.dumps(content, indent=2) + "\n")
-    for path in (new, described):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    new.replace(folder / WEIGHTS)
-    described.replace(folder / CONFIG)
+    new = folder / f".weights.{os.getpid()}"
+    described = folder / f".{CONFIG}.{os.getpid()}"
+    try:
+        save_file(weights, new, metadata={"format": FORMAT, "version": str(VERSION)})
+        _sync(new)
+        digest = _digest(new)
+        path = folder / f"model-{digest[:8]}.safetensors"
+        content = {"format": FORMAT, "version": VERSION, "weights": path.name, "sha256": digest}
+        described.write_text(json.dumps(content | {"model": model.config.to_dict()}, indent=2) + "\n")
+        _sync(described)
+        new.replace(path)
+        described.replace(folder / CONFIG)
+    finally:
+        new.unlink(missing_ok=True)
+        described.unlink(missing_ok=True)
+    for old in folder.glob("model-*.safetensors"):
+        if old != path:
+            old.unlink(missing_ok=True)
     return folder
 
 
@@ -41,16 +52,14 @@ def load(folder: str | Path, *, device: torch.device | str = "cpu", backend: str
     """The model in a folder. All is checked before anything is used; what is wrong is said."""
     folder = Path(folder)
     content = _read_config(folder)
-    path = folder / WEIGHTS
+    config = ModelConfig.from_dict(content["model"], complete=True)
+    path = folder / content["weights"]
     if not path.is_file():
         raise FileNotFoundError(f"expected the weights in {path}, which is not there.")
     try:
         weights = load_file(path, device="cpu")
     except safetensors.SafetensorError as error:
-        raise ValueError(
-            f"{path} is damaged or no safetensors file ({error}): expected what `model.save` wrote."
-        ) from error
-    config = ModelConfig.from_dict(content["model"])
+        raise ValueError(f"{path} is damaged, or no safetensors file ({error}): expected what `save` wrote.") from error
     _compare(LanguageModel.shape_only(config).state_dict(), weights, path)
     if _digest(path) != content["sha256"]:
         raise ValueError(f"{path} is not the file that {CONFIG} was written with: damaged, or of another model.")
@@ -63,7 +72,7 @@ def load(folder: str | Path, *, device: torch.device | str = "cpu", backend: str
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
-        raise FileNotFoundError(f"expected a model's folder with {CONFIG} and {WEIGHTS}, got {folder}.")
+        raise FileNotFoundError(f"expected a model's folder, with {CONFIG} in it, got {folder}.")
     try:
         content = json.loads(path.read_text())
     except ValueError as error:
@@ -75,9 +84,13 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{path} has format version {content.get('version')!r}, and this release reads {VERSION}: "
             "use the release that wrote it, or a newer one."
         )
-    missing = {"sha256", "model"} - content.keys()
-    if missing or not isinstance(content["model"], dict):
-        raise ValueError(f"{path} is incomplete: expected {', '.join(sorted(missing or {'model'}))}.")
+    wrong = [
+        key
+        for key, kind in (("weights", str), ("sha256", str), ("model", dict))
+        if not isinstance(content.get(key), kind)
+    ]
+    if wrong or Path(content["weights"]).name != content["weights"]:
+        raise ValueError(f"{path} is incomplete or damaged: expected {', '.join(wrong or ['weights'])}.")
     return content
 
 
@@ -101,6 +114,11 @@ def _compare(expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor], 
 
 def _some(names: list[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _digest(path: Path) -> str:

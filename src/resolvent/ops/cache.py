@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from resolvent.ops.cache_file import write
+from resolvent.ops.sequences import integers
 from resolvent.patterns.strides import Integers
 
 Layout = dict[str, Any]  # what JSON holds
+MEMORY = "memory"  # the part of a `State` that sums over all tokens: never in half precision
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Change:
 
     def tensor(self, name: str, part: Tensor) -> Tensor:
         dtype = self.dtype if self.dtype and part.is_floating_point() and name != "logs" else part.dtype
+        if name == MEMORY:
+            dtype = torch.promote_types(dtype, torch.float32)
         if self.rows is not None:
             part = part.index_select(0, torch.tensor(self.rows, dtype=torch.int64, device=part.device))
         return part.to(self.device or part.device, dtype, copy=self.rows is None)
@@ -73,8 +77,10 @@ class Cache(ABC):
             raise ValueError(f"expected one index for each of the {self.batch} rows, got {len(rows)}: use select().")
         return self.select(rows)
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
-        """A copy elsewhere, or in another floating dtype; logarithms stay in float64."""
+    def to(self, device: torch.device | str | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Self:
+        """A copy elsewhere, or in another floating dtype; logarithms stay in float64, states in float32 or better."""
+        if isinstance(device, torch.dtype):
+            device, dtype = None, device
         if dtype is not None and not dtype.is_floating_point:
             raise TypeError(f"expected a floating dtype, got {dtype}.")
         return self._changed(Change(device=device, dtype=dtype))
@@ -85,7 +91,8 @@ class Cache(ABC):
         Rows go back to a snapshot taken there, or simply forget what came later if the pattern never gives a slot to
         a newer token; else this is refused. Snapshots of what is undone are dropped.
         """
-        targets = [position] * self.batch if isinstance(position, int) else integers("positions", position)
+        same = isinstance(position, int | np.integer)
+        targets = [int(position)] * self.batch if same else integers("positions", position)  # type: ignore[arg-type]
         if len(targets) != self.batch:
             raise ValueError(f"expected a position, or one for each of the {self.batch} rows, got {len(targets)}.")
         self.check_rewind(targets)  # all of it, before anything is changed
@@ -94,6 +101,10 @@ class Cache(ABC):
     def save(self, path: str | PathLike[str]) -> None:
         """One safetensors file, complete or not there at all. Snapshots are not saved."""
         write(path, self.parts, self.layout())
+
+    @abstractmethod
+    def make_room(self, end: int) -> None:
+        """Room for so many tokens, or a clear refusal, before anything is written."""
 
     @abstractmethod
     def snapshot(self) -> None:
@@ -220,6 +231,9 @@ class State(Single):
         if positions is not None:
             self.positions[:] = checked_positions(positions, self.batch)
 
+    def make_room(self, end: int) -> None:
+        """A state has room for any number."""
+
     def layout(self) -> Layout:
         parts = {name: [list(t.shape), str(t.dtype).removeprefix("torch.")] for name, t in self.parts.items()}
         return {"kind": "state", "parts": parts, "positions": self.positions.tolist()}
@@ -257,13 +271,6 @@ def _restored(part: Tensor, saved: Tensor, row: int) -> Tensor:
     else:
         part[row, :, : saved.shape[2]] = saved[row]
     return part
-
-
-def integers(name: str, values: Sequence[int] | Tensor) -> list[int]:
-    listed = values.tolist() if isinstance(values, Tensor | np.ndarray) else list(values)
-    if not isinstance(listed, list) or not all(isinstance(v, int) and not isinstance(v, bool) for v in listed):
-        raise TypeError(f"expected {name} as a list or a one-dimensional tensor of integers, got {values!r}.")
-    return listed
 
 
 def checked_positions(positions: Sequence[int] | Tensor, batch: int, most: int | None = None) -> list[int]:

@@ -32,6 +32,10 @@ def advance(inputs: Inputs, cache: DecodeCache, starts: list[int], scale: float,
     together = len(set(zip(cache.positions.tolist(), starts, strict=True))) == 1
     groups = [slice(0, cache.batch)] if together else [slice(b, b + 1) for b in range(cache.batch)]
     differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in (*inputs, *cache.parts.values()))
+    if not differentiable and any(part.requires_grad for part in cache.parts.values()):
+        cache.parts = {
+            name: part.detach().clone() for name, part in cache.parts.items()
+        }  # others may need the old ones
     outputs, parts = [], []
     for group in groups:
         start = starts[group.start]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 from types import ModuleType
 from typing import NamedTuple
 
@@ -18,6 +16,14 @@ from resolvent.ops import compiled, cpu, dense, portable, reference, whole
 from resolvent.ops.extend import advance
 from resolvent.ops.heads import count_heads, repeated
 from resolvent.ops.rows import rows
+from resolvent.ops.sequences import (
+    Integers,
+    back_to_their_places,
+    check_one_way,
+    checked_cuts,
+    checked_starts,
+    to_the_front,
+)
 from resolvent.ops.slots import DecodeCache, Normalise
 from resolvent.patterns import Pattern, pattern
 from resolvent.patterns.errors import closest
@@ -27,7 +33,6 @@ BACKENDS: dict[str, ModuleType] = {"cpu": cpu, "dense": dense, "torch": portable
 
 _LONG = 768  # tokens from which matrix products beat the kernels for the dense recurrence (docs/log.md)
 
-Integers = Sequence[int] | Tensor
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]  # x, qa, ka, qb, kb, gate
 
 
@@ -109,12 +114,15 @@ def mix(
     inputs, scale = _prepare(x, qa, ka, qb, kb, gate, kind, scale, scored=kind.direct or whole_t)
     x, qa, ka, qb, kb, g = (repeated(t, inputs[5].shape[1]) for t in inputs)
     inputs, n = (x, qa, ka, qb, kb, g), x.shape[-2]
-    if cu_seqlens is not None and start is not None:
-        raise ValueError("expected cu_seqlens (packed) or start (padded on the left), got both.")
-    cuts = (0, n) if cu_seqlens is None else _cuts(cu_seqlens, n)
+    check_one_way(cu_seqlens, start)
+    cuts = (0, n) if cu_seqlens is None else checked_cuts(cu_seqlens, n)
     name = _choose(backend, x, kind, kind.dense and not whole_t).backend
     _check_backend(name, x.device, kind)
-    moved = inputs if start is None else _to_the_front(inputs, begin := _starts(start, x))
+    moved = inputs
+    if start is not None:
+        begin = torch.tensor(checked_starts(start, x.shape[0], n), device=x.device)
+        x, qa, ka, qb, kb, g = to_the_front((*inputs[:5], inputs[5][..., None]), begin)
+        moved = (x, qa, ka, qb, kb, g[..., 0])
     if torch.compiler.is_compiling():
         _check_traceable(kind, whole_t)
     with _as_prepared(x.device.type):
@@ -124,7 +132,7 @@ def mix(
             y = compiled.mix(*moved, kind.spelling, list(cuts), scale, name)
         else:
             y = BACKENDS[name].mix(*moved, rows(_pattern(p, tied is not None), cuts), scale)
-    return _untie(y if start is None else _back(y, begin), inputs[0], tied)
+    return _untie(y if start is None else back_to_their_places(y, begin), inputs[0], tied)
 
 
 def extend(
@@ -155,7 +163,7 @@ def extend(
     inputs, scale = _prepare(x, qa, ka, qb, kb, gate, kind, scale, scored=kind.direct or whole_t)
     x, key_dim, heads = inputs[0], inputs[1].shape[-1], inputs[5].shape[1]
     _check_cache(cache, x, heads, key_dim, _pattern(p, tied is not None), normalise)
-    starts = [0] * x.shape[0] if start is None else _starts(start, x).tolist()
+    starts = [0] * x.shape[0] if start is None else checked_starts(start, x.shape[0], x.shape[2])
     name = _choose(backend, x, kind, kind.dense and not whole_t).backend
     _check_backend(name, x.device, kind)
     fast = name in ("cpu", "dense") and x.device.type == "cpu" and cpu.can_step(x, key_dim, cache.parts)
@@ -211,7 +219,7 @@ def _prepare(
 ) -> tuple[Inputs, float]:  # fmt: skip
     """Every tensor there, checked, of one dtype; what the pattern does not use is replaced by something it ignores."""
     _check_rank("x", x, "(B, H, N, D)")  # its heads are G below
-    if _autocasts(x.device.type):
+    if _autocasts(x.device.type) and x.dtype != torch.float64:  # as torch's own operations do
         dtype = torch.get_autocast_dtype(x.device.type)
         x, qa, ka, qb, kb = (None if t is None else t.to(dtype) for t in (x, qa, ka, qb, kb))  # type: ignore[assignment]
     sides = ({"qa": qa, "ka": ka} if scored else {}) | ({"qb": qb, "kb": kb} if kind.keyed else {})
@@ -266,55 +274,6 @@ def _untie(u: Tensor, x: Tensor, tied: Tensor | float | None) -> Tensor:
             raise ValueError(f"expected tied to be a number or one per head, ({x.shape[1]},), got {tuple(tied.shape)}.")
         tied = tied if tied.ndim == 0 else tied[:, None, None]
     return (u + tied * (u - x)).to(u.dtype)
-
-
-def _to_the_front(inputs: Inputs, begin: Tensor) -> Inputs:
-    """Each sequence moved to the front, so that its lattice starts with it; what follows it no token of it reads."""
-    n = inputs[0].shape[2]
-    places = torch.arange(n, device=begin.device)
-    there = (places + begin[:, None]).clamp(max=n - 1)
-    inside = (places < n - begin[:, None])[:, None, :, None]
-    x, qa, ka, qb, kb, gate = (torch.where(inside, _along(t, there), 0) for t in (*inputs[:5], inputs[5][..., None]))
-    return x, qa, ka, qb, kb, gate[..., 0]
-
-
-def _back(y: Tensor, begin: Tensor) -> Tensor:
-    places = torch.arange(y.shape[2], device=begin.device)
-    return torch.where(
-        (places >= begin[:, None])[:, None, :, None], _along(y, (places - begin[:, None]).clamp(min=0)), 0
-    )
-
-
-def _along(t: Tensor, index: Tensor) -> Tensor:
-    """Rows of each sequence, taken by (B, N) positions."""
-    return t.gather(2, index[:, None, :, None].expand(*t.shape[:2], index.shape[1], t.shape[-1]))
-
-
-def _cuts(cu_seqlens: Integers, n: int) -> tuple[int, ...]:
-    cuts = _whole_numbers("cu_seqlens", cu_seqlens)
-    if len(cuts) < 2 or cuts[0] != 0 or cuts[-1] != n or any(after < before for before, after in pairwise(cuts)):
-        raise ValueError(
-            f"expected cu_seqlens from 0 to N = {n}, never descending, such as [0, {n // 2}, {n}]; got {_shown(cuts)}."
-        )
-    return tuple(cuts)
-
-
-def _starts(start: Integers, x: Tensor) -> Tensor:
-    starts, (batch, n) = _whole_numbers("start", start), (x.shape[0], x.shape[2])
-    if len(starts) != batch or any(not 0 <= s <= n for s in starts):
-        raise ValueError(f"expected start with B = {batch} numbers from 0 to N = {n}, got {_shown(starts)}.")
-    return torch.tensor(starts, device=x.device)
-
-
-def _whole_numbers(name: str, values: Integers) -> list[int]:
-    listed = values.tolist() if isinstance(values, Tensor) else list(values)
-    if not isinstance(listed, list) or not all(isinstance(v, int) and not isinstance(v, bool) for v in listed):
-        raise TypeError(f"expected {name} as a list or a one-dimensional tensor of integers, got {values!r}.")
-    return listed
-
-
-def _shown(values: list[int]) -> str:
-    return str(values) if len(values) <= 12 else f"[{', '.join(map(str, values[:10]))}, …, {values[-1]}]"
 
 
 def _choose(name: str, x: Tensor, kind: Kind, by_products: bool) -> Choice:

@@ -40,6 +40,10 @@ class Caches(Cache, Mapping[str, Cache]):
         """Those of the first."""
         return next(iter(self.values())).positions
 
+    def make_room(self, end: int) -> None:
+        for child in self.values():
+            child.make_room(end)
+
     def snapshot(self) -> None:
         for child in self.values():
             child.snapshot()

@@ -129,8 +129,8 @@ class _Logs(torch.autograd.Function):
 def _on_cpu(direct: Tensor, feedback: Tensor, known: Tensor, p: Plan) -> Tensor:
     heads = direct.shape[0] * direct.shape[1]
     logs = direct.new_empty((heads, p.known + p.new))
-    logs[:, : p.known] = known.reshape(heads, -1)
-    arrays = [t.detach().reshape(heads, p.new, -1).numpy() for t in (direct, feedback)]
+    logs[:, : p.known] = known.reshape(heads, p.known)
+    arrays = [t.detach().reshape(heads, p.new, t.shape[-1]).numpy() for t in (direct, feedback)]
     logs_forward(arrays[0], arrays[1], p.where.table, logs.numpy())
     return logs[:, p.known :].reshape(direct.shape[:-1])
 
