@@ -12,7 +12,10 @@ import resolvent as rv
 SOURCE = Path(rv.__file__).parent
 
 # From left to right: a box imports only boxes to its left (and itself).
-FLOW = ["patterns", "analysis", "ops", "coefficients", "mixer", "model", "bench", "report", "cli"]
+FLOW = [
+    "patterns", "analysis", "ops", "coefficients", "mixer", "model", "tasks", "train", "bench", "report", "studies",
+    "cli",
+]  # fmt: skip
 WITHOUT_TORCH = ["patterns", "analysis", "report", "cli"]
 
 

@@ -1,0 +1,79 @@
+"""What all commands share: the application, options that several take, progress, and how errors are said."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+import resolvent
+from resolvent.analysis.coefficients import RULES
+from resolvent.analysis.congestion import Effort
+
+app = typer.Typer(
+    name="resolvent",
+    help="Causal token mixers y = (I - B)^-1 A x: choose which past positions a token reads, see what that costs and "
+    "what it can express.\n\nStart with [bold]resolvent patterns[/bold], then [bold]resolvent analyze "
+    "exponential+cache[/bold].",
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+Spec = Annotated[
+    str, typer.Argument(metavar="PATTERN", help="For example exponential+cache; see 'resolvent patterns'.")
+]
+Length = Annotated[int, typer.Option("--n", "-n", help="Sequence length in tokens.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+HowHard = Annotated[
+    Effort,
+    typer.Option(
+        "--effort",
+        help="How hard to look for routings of low congestion: quick (one pass), search (rip-up-and-reroute for "
+        "moderate n), exact (an integer program for small n; needs SciPy).",
+    ),
+]
+Heads = Annotated[int, typer.Option(help="Heads of the layer whose cost is given.")]
+Rule = Annotated[
+    str, typer.Option("--coefficients", help=f"How the layer makes its numbers: {', '.join(RULES)}, with options.")
+]
+HeadDim = Annotated[int, typer.Option(help="Dimension of each head.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    if version:
+        print(f"resolvent {resolvent.__version__}")
+        raise typer.Exit
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """A bar on standard error, for people only; it vanishes when done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=total if total > 1 else None)
+        yield lambda: bar.advance(task)
+
+
+def say_written(path: Path) -> None:
+    """On standard error, so that standard output stays the result alone."""
+    print(f"written: {path}", file=sys.stderr)
+
+
+def main() -> None:
+    """Run the command line; what is wrong with the arguments is said in one line, without a traceback."""
+    try:
+        app()
+    except (ValueError, ImportError, OSError) as error:
+        console = Console(stderr=True, soft_wrap=True)
+        console.print("error:", style="bold red", end=" ")
+        console.print(str(error), markup=False, highlight=False)
+        sys.exit(2)

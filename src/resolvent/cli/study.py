@@ -1,0 +1,168 @@
+"""Commands that train: one run, or a whole study."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from resolvent.cli.shared import AsJson, Rule, app, say_written
+
+study = typer.Typer(
+    help="Run a table or figure of the paper: what is missing is trained, the rest is read.", no_args_is_help=True
+)
+app.add_typer(study, name="study")
+
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as train.steps=500; repeat."),
+]
+_EVERY = 15.0  # seconds between lines where there is no terminal
+
+
+@app.command("train")
+def train_on_a_task(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="copy, recall or multihop.")],
+    spec: Annotated[str, typer.Option("--pattern", help="Pattern of every layer.")] = "exponential+cache",
+    rule: Rule = "softmax",
+    preset: Annotated[str, typer.Option(help="Settings to begin with: smoke, small or paper.")] = "small",
+    seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run: record, metrics, checkpoint, model.")] = None,
+    changes: Changes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train one model on a task. Killed, the same command goes on from the last checkpoint, exactly."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from resolvent.studies.table1 import PRESETS, run_config
+    from resolvent.train import Progress, train
+
+    if preset not in PRESETS:
+        raise ValueError(f"unknown preset '{preset}': expected {', '.join(PRESETS)}.")
+    size = PRESETS[preset]
+    if task not in size.tasks:
+        raise ValueError(f"{preset} has no task '{task}': expected {', '.join(size.tasks)}.")
+    assignments = [f"model.coefficients={rule}"] if rule != "softmax" else []
+    config = run_config(size, task, spec, seed).changed([*assignments, *(changes or [])])
+    line = _Line()
+
+    def show(p: Progress) -> None:
+        known = "" if p.accuracy is None else f"  accuracy {p.accuracy:.3f}"
+        speed = f"{p.tokens_per_second:,.0f} tokens/s"
+        line.show(f"step {p.step:,}/{p.steps:,}  loss {p.loss:.3f}{known}  {speed}", p.step / p.steps)
+
+    found = train(config, out, show)
+    line.end()
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        e = found["evaluation"]
+        print(f"{spec} on {task}: accuracy {e['accuracy']:.4f} per token, {e['sequence_accuracy']:.4f} per sequence, "
+              f"after {found['steps']:,} steps in {found['seconds']:.0f} s")  # fmt: skip
+    if out is not None:
+        say_written(out)
+
+
+@study.command("table1")
+def table1(
+    preset: Annotated[
+        str, typer.Option(help="smoke (minutes), small (an hour on two cores) or paper (for a GPU).")
+    ] = "small",
+    structures: Annotated[list[str] | None, typer.Option("--structures", help="Only these; repeat.")] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Option("--tasks", help="Only these: copy, recall, multihop; repeat.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Seeds 0, 1, … of each cell.")] = None,
+    jobs: Annotated[int, typer.Option(help="Cells at once; their numbers do not depend on it.")] = os.cpu_count() or 1,
+    out: Annotated[Path | None, typer.Option(help="Folder of runs and report; out/table1-PRESET if not given.")] = None,
+    changes: Changes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Nine structures on three tasks: the paper's Table 1, with theory, accuracies, figures and graded claims.
+
+    Finished cells are never run again: killed, the same command goes on; done, it only prints.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from resolvent.report import table1 as report
+    from resolvent.studies import grid
+    from resolvent.studies.table1 import PRESETS, cells
+
+    folder = out or Path("out") / f"table1-{preset}"
+    grid_cells = cells(preset, folder, structures, tasks, seeds, changes or [])
+    with _Watch(len(grid_cells)) as watch:
+        records = grid.run(grid_cells, jobs, watch.show)
+    rows = report.rows(records)
+    title = f"Table 1, {preset}: {PRESETS[preset].about}"
+    (folder / "table1.md").write_text(report.markdown(rows, records, title))
+    report.write_csv(rows, folder / "table1.csv")
+    (folder / "report.html").write_text(report.page(rows, records, title))
+    if as_json:
+        print(json.dumps({"records": records, "claims": dict(report.grades(rows))}, indent=1))
+    else:
+        console = Console()
+        console.print(report.terminal(rows))
+        console.print("accuracy in per cent, in brackets the paper's at its larger scale", style="dim", highlight=False)
+        for claim, grade in report.grades(rows):
+            console.print(f"  {grade:12}  {claim}", highlight=False)
+    say_written(folder / "report.html")
+
+
+class _Line:
+    """A line that is written over on a terminal, and now and then a new one elsewhere."""
+
+    def __init__(self) -> None:
+        self.shown, self.begin = 0.0, time.monotonic()
+
+    def show(self, text: str, share: float) -> None:
+        now, live = time.monotonic(), sys.stderr.isatty()
+        if now - self.shown < (0.2 if live else _EVERY):
+            return
+        self.shown = now
+        left = (now - self.begin) * (1 - share) / max(share, 1e-9)
+        print(f"{text}  {left:.0f} s left", file=sys.stderr, end="\r" if live else "\n", flush=True)
+
+    def end(self) -> None:
+        if sys.stderr.isatty():
+            print(" " * 100, file=sys.stderr, end="\r")
+
+
+class _Watch:
+    """A table of the cells at work, on a terminal; a line now and then elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.shown, self.begin = total, time.monotonic(), time.monotonic()
+        self.live = Live(console=Console(stderr=True), transient=True) if sys.stderr.isatty() else None
+
+    def __enter__(self) -> _Watch:
+        if self.live is not None:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def show(self, standings: list[Any], finished: int) -> None:
+        said = f"{finished} of {self.total} cells, {time.monotonic() - self.begin:.0f} s"
+        rows = [
+            (s.cell.name, f"{s.step:,}/{s.cell.config.train.steps:,}", "" if s.loss is None else f"{s.loss:.3f}",
+             "" if s.accuracy is None else f"{s.accuracy:.3f}")
+            for s in standings
+        ]  # fmt: skip
+        if self.live is not None:
+            table = Table(box=None, title=said, title_justify="left")
+            for name in ("cell", "step", "loss", "accuracy"):
+                table.add_column(name)
+            for row in rows:
+                table.add_row(*row)
+            self.live.update(table)
+        elif time.monotonic() - self.shown >= _EVERY:
+            self.shown = time.monotonic()
+            print(said + "".join(f"; {' '.join(row)}" for row in rows), file=sys.stderr, flush=True)

@@ -1,0 +1,82 @@
+"""The paper's claims about its tasks, each graded by one rule from the records of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Grade = Literal["supported", "contradicted", "open", "not run"]
+Scores = Mapping[tuple[str, str], Sequence[float]]  # (task, structure) → accuracy of each seed
+
+MARGIN = 0.01
+RULE = (
+    f"Better: every seed of the one is above every seed of the other by more than {MARGIN:.0%}; contradicted if it is "
+    f"the other way round by as much. Alike: all seeds of both lie within {2 * MARGIN:.0%}; contradicted if the means "
+    f"differ by more than 10 %. Anything else is open. Where there is a single seed, {5 * MARGIN:.0%} are needed."
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`better` > `worse` on a task, or alike."""
+
+    task: str
+    better: str
+    worse: str
+    alike: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.task}: {self.better} {'=' if self.alike else '>'} {self.worse}"
+
+    def grade(self, scores: Scores) -> Grade:
+        """By `RULE`."""
+        one, other = (scores.get((self.task, name), ()) for name in (self.better, self.worse))
+        if not one or not other:
+            return "not run"
+        if self.alike:
+            if max(*one, *other) - min(*one, *other) <= 2 * MARGIN:
+                return "supported"
+            apart = abs(sum(one) / len(one) - sum(other) / len(other)) > 0.1
+            return "contradicted" if apart else "open"
+        margin = MARGIN if min(len(one), len(other)) > 1 else 5 * MARGIN
+        if min(one) > max(other) + margin:
+            return "supported"
+        return "contradicted" if min(other) > max(one) + margin else "open"
+
+
+_SPARSE = ("local:8", "first-order", "order:8", "exponential", "exponential+cache", "quadratic", "quadratic+cache")
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim("copy", "attention", "dense", alike=True),
+    Claim("copy", "dense", "quadratic"),
+    Claim("copy", "quadratic", "exponential"),
+    Claim("copy", "exponential", "exponential+cache"),
+    Claim("copy", "quadratic", "quadratic+cache"),
+    Claim("copy", "quadratic+cache", "exponential+cache"),
+    Claim("copy", "exponential+cache", "order:8"),
+    Claim("copy", "order:8", "first-order"),
+    Claim("copy", "first-order", "local:8"),
+    Claim("recall", "attention", "dense", alike=True),
+    *(Claim("recall", "dense", name) for name in _SPARSE),
+    Claim("recall", "exponential+cache", "exponential"),
+    Claim("recall", "quadratic+cache", "quadratic"),
+    Claim("multihop", "dense", "attention"),
+    *(Claim("multihop", "attention", name) for name in _SPARSE),
+)
+
+PAPER: dict[tuple[str, str], float] = {
+    (task, name): value / 100
+    for name, values in {
+        "attention": (100.00, 100.00, 39.21),
+        "local:8": (23.75, 26.20, 23.59),
+        "first-order": (42.98, 32.53, 27.17),
+        "order:8": (74.66, 41.12, 39.08),
+        "dense": (100.00, 99.99, 99.80),
+        "exponential": (92.63, 49.03, 34.85),
+        "exponential+cache": (75.47, 52.59, 38.63),
+        "quadratic": (99.66, 53.61, 35.68),
+        "quadratic+cache": (91.59, 54.56, 38.02),
+    }.items()
+    for task, value in zip(("copy", "recall", "multihop"), values, strict=True)
+}

@@ -1,0 +1,127 @@
+"""A grid of runs: each cell in a process of its own, several at once, none twice, whatever is killed when."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from resolvent.train import RunConfig, record
+from resolvent.train.loop import METRICS, RECORD
+
+_PAUSE = 0.2  # seconds between looks at the processes
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One run of a study: where it stands in the grid, what is run, and the folder it lives in."""
+
+    task: str
+    structure: str
+    seed: int
+    config: RunConfig
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.task} · {self.structure} · seed {self.seed}"
+
+    def done(self) -> dict[str, Any] | None:
+        """Its record, if it has been run with these very settings."""
+        path = self.folder / RECORD
+        if not path.exists():
+            return None
+        found = record.read(path)
+        if found["config"] != json.loads(json.dumps(self.config.to_dict())):
+            raise ValueError(
+                f"{path} was run with other settings: expected another --out folder, or move that run away."
+            )
+        return found
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a running cell is."""
+
+    cell: Cell
+    step: int
+    loss: float | None
+    accuracy: float | None
+
+
+class CellError(RuntimeError):
+    """A cell that failed; what it said is in its log."""
+
+
+def run(
+    cells: Sequence[Cell], jobs: int, watch: Callable[[list[Standing], int], None] = lambda *_: None
+) -> list[dict[str, Any]]:
+    """The records of all cells; those not yet finished are run, `jobs` at a time. Killed, it goes on where it was.
+
+    A cell uses as many threads as its config says, so that its numbers do not depend on `jobs`. When one fails the
+    others finish first; what they found is kept.
+    """
+    if jobs < 1:
+        raise ValueError(f"expected at least one job, got {jobs}.")
+    waiting = [cell for cell in cells if cell.done() is None]
+    finished, failed = len(cells) - len(waiting), []
+    running: dict[Cell, subprocess.Popen[bytes]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                cell = waiting.pop(0)
+                running[cell] = _start(cell)
+            time.sleep(_PAUSE)
+            for cell, process in list(running.items()):
+                if process.poll() is not None:
+                    del running[cell]
+                    finished += 1
+                    if process.returncode:
+                        failed.append(cell)
+            watch([_standing(cell) for cell in running], finished)
+    finally:
+        for process in running.values():
+            process.terminate()
+    if failed:
+        raise CellError("; ".join(f"{cell.name} failed: {_last_words(cell)}" for cell in failed))
+    return [found for cell in cells if (found := cell.done()) is not None]
+
+
+def _start(cell: Cell) -> subprocess.Popen[bytes]:
+    cell.folder.mkdir(parents=True, exist_ok=True)
+    (cell.folder / "config.json").write_text(json.dumps(cell.config.to_dict(), indent=1))
+    threads = str(cell.config.train.threads)
+    environment = os.environ | {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    with (cell.folder / "log.txt").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "resolvent.studies.cell", str(cell.folder)],
+            stdout=log, stderr=subprocess.STDOUT, env=environment,
+        )  # fmt: skip
+
+
+def _standing(cell: Cell) -> Standing:
+    """From the last lines that the cell has logged."""
+    step, loss, found = 0, None, None
+    for line in _lines(cell.folder / METRICS):
+        try:
+            values = json.loads(line)
+        except ValueError:
+            continue
+        step, loss, found = values["step"], values["loss"], values.get("accuracy", found)
+    return Standing(cell, step, loss, found)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    if path.exists():
+        yield from path.read_text().splitlines()
+
+
+def _last_words(cell: Cell) -> str:
+    lines = [line for line in _lines(cell.folder / "log.txt") if line.strip()]
+    return f"{lines[-1] if lines else 'killed'} (see {cell.folder / 'log.txt'})"

@@ -1,0 +1,111 @@
+"""The paper's Table 1: nine structures on three tasks. What is run; `report/table1.py` says what is drawn from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from resolvent.model.config import ModelConfig
+from resolvent.patterns import PAPER_STRUCTURES
+from resolvent.patterns.errors import closest
+from resolvent.studies.grid import Cell
+from resolvent.tasks import TASKS
+from resolvent.train import RunConfig, TrainConfig
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A size of the study. Settings that a task or a structure needs for itself are given beside."""
+
+    about: str
+    model: ModelConfig
+    train: TrainConfig
+    tasks: dict[str, dict[str, Any]]
+    structures: tuple[str, ...] = tuple(PAPER_STRUCTURES)
+    seeds: int = 1
+    train_of_task: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    learning_rates: dict[str, float] = dataclasses.field(default_factory=dict)  # of structures
+    gates: dict[str, str] = dataclasses.field(default_factory=dict)  # of structures
+
+
+_SMALL = ModelConfig(vocab_size=64, layers=2, dim=64, heads=2, init_std=0.1)
+
+PRESETS: dict[str, Preset] = {
+    "smoke": Preset(
+        about="copy of up to 16 symbols on five structures, a few minutes on two cores",
+        model=_SMALL,
+        train=TrainConfig(steps=600, warmup=60, eval_every=100, learning_rate=2e-3, batch=64, curriculum=False),
+        tasks={"copy": {"vocab_size": 64, "length": 16, "least": 4}},
+        structures=("attention", "local:8", "first-order", "quadratic", "dense"),
+    ),
+    "small": Preset(
+        about="copy of up to 24 symbols, up to 12 pairs, about an hour on two cores",
+        model=_SMALL,
+        train=TrainConfig(steps=2000, warmup=200, eval_every=250, learning_rate=2e-3, batch=64, eval_batches=16),
+        tasks={
+            "copy": {"vocab_size": 64, "length": 24, "least": 4},
+            "recall": {"vocab_size": 64, "pairs": 12, "length": 48},
+            "multihop": {"vocab_size": 64, "pairs": 12, "length": 48},
+        },
+    ),
+    "paper": Preset(
+        about="the paper's settings: 4M parameters, 20,000 steps of 1,024 sequences; for a GPU",
+        model=ModelConfig(vocab_size=8192, layers=2, dim=256, heads=4),
+        train=TrainConfig(
+            steps=20_000,
+            warmup=2000,
+            eval_every=1000,
+            learning_rate=3e-3,
+            batch=1024,
+            eval_batches=8,
+            checkpoint_every=1000,
+            precision="float32",
+        ),
+        tasks={
+            "copy": {"length": 128},
+            "recall": {"pairs": 64, "length": 256},
+            "multihop": {"pairs": 64, "length": 256},
+        },
+    ),
+}
+
+
+def cells(
+    preset: str,
+    out: Path,
+    structures: Sequence[str] | None = None,
+    tasks: Sequence[str] | None = None,
+    seeds: int | None = None,
+    changes: Sequence[str] = (),
+) -> list[Cell]:
+    """Every run of the study, in the order in which they are run: task by task, seed by seed."""
+    if preset not in PRESETS:
+        raise ValueError(f"unknown preset '{preset}': expected {', '.join(PRESETS)}.{closest(preset, PRESETS)}")
+    size = PRESETS[preset]
+    for task in tasks or ():
+        if task not in TASKS:
+            raise ValueError(f"unknown task '{task}': expected {', '.join(TASKS)}.{closest(task, TASKS)}")
+        if task not in size.tasks:
+            raise ValueError(f"{preset} has no task '{task}': expected {', '.join(size.tasks)}.")
+    found = []
+    for task in tasks or size.tasks:
+        for seed in range(seeds or size.seeds):
+            for structure in structures or size.structures:
+                config = run_config(size, task, structure, seed).changed(changes)
+                folder = out / task / structure.replace("/", "_") / f"seed{seed}"
+                found.append(Cell(task, structure, seed, config, folder))
+    return found
+
+
+def run_config(size: Preset, task: str, structure: str, seed: int) -> RunConfig:
+    """The settings of one cell."""
+    rule = f"softmax:gate={size.gates[structure]}" if structure in size.gates else "softmax"
+    model = dataclasses.replace(size.model, pattern=structure, coefficients=rule)
+    special = dict(size.train_of_task.get(task, {}))
+    if structure in size.learning_rates:
+        special["learning_rate"] = size.learning_rates[structure]
+    train = dataclasses.replace(size.train, seed=seed, **special)
+    return RunConfig(model, {"name": task, **size.tasks[task]}, train)

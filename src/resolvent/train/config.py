@@ -1,0 +1,132 @@
+"""What a run is, as a value: model, task and training. Everything that decides its numbers is in here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from resolvent.model.config import ModelConfig
+from resolvent.patterns.errors import closest
+from resolvent.tasks import Task, task
+
+PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How a model is trained. Decay spares gates, norms, biases and embeddings: all that is not a matrix of a layer.
+
+    learning_rate  reached after `warmup` steps, then a cosine down to zero
+    batch          sequences per step, over all processes
+    curriculum     sizes divided by 8, 4, 2 and 1, a quarter of the steps each
+    solved         stop when this accuracy on full sizes is reached at an evaluation; None to go on to the end
+    patience       steps in a row whose loss or gradient is not finite before the run is given up; each is skipped
+    threads        of torch and the kernels: part of the config, since sums of different order differ in their last bits
+    """
+
+    steps: int = 1000
+    warmup: int = 100
+    learning_rate: float = 2e-3
+    batch: int = 64
+    weight_decay: float = 0.1
+    beta_1: float = 0.9
+    beta_2: float = 0.98
+    clip: float = 1.0
+    curriculum: bool = True
+    precision: str = "float32"
+    seed: int = 0
+    eval_every: int = 250
+    eval_batches: int = 8
+    checkpoint_every: int = 250
+    log_every: int = 10
+    solved: float | None = 0.999
+    patience: int = 10
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        least = {"steps": 1, "warmup": 0, "batch": 1, "eval_every": 1, "eval_batches": 1, "checkpoint_every": 1,
+                 "log_every": 1, "patience": 1, "threads": 1}  # fmt: skip
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise ValueError(f"expected {name} ≥ {low}, got {getattr(self, name)}.")
+        if not self.learning_rate > 0:
+            raise ValueError(f"expected learning_rate > 0, got {self.learning_rate}.")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"expected precision {' or '.join(PRECISIONS)}, got {self.precision!r}.")
+
+    def divisor(self, step: int) -> int:
+        """What sizes are divided by at a step, from 0."""
+        return (8, 4, 2, 1)[min(4 * step // self.steps, 3)] if self.curriculum else 1
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A whole run."""
+
+    model: ModelConfig
+    task: Mapping[str, Any]
+    train: TrainConfig
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "task", self.make_task().settings())  # all of them, also those left to their defaults
+        if self.model.vocab_size < self.make_task().vocab_size:
+            raise ValueError(
+                f"the task speaks {self.make_task().vocab_size:,} tokens: expected a model with at least as many, "
+                f"got {self.model.vocab_size:,}."
+            )
+
+    def make_task(self) -> Task:
+        return task(self.task["name"], {key: value for key, value in self.task.items() if key != "name"})
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"model": self.model.to_dict(), "task": dict(self.task), "train": dataclasses.asdict(self.train)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
+        return cls(ModelConfig.from_dict(values["model"]), values["task"], train_config(values["train"]))
+
+    def changed(self, assignments: Sequence[str]) -> RunConfig:
+        """With settings such as `train.steps=500` or `model.dim=64` changed."""
+        values = self.to_dict()
+        for assignment in assignments:
+            name, equals, text = assignment.partition("=")
+            part, dot, key = name.strip().partition(".")
+            if not equals or not dot or part not in values:
+                raise ValueError(f"expected a setting as model.…=…, task.…=… or train.…=…, got '{assignment}'.")
+            known = values[part]
+            if key not in known:
+                raise ValueError(f"unknown setting '{part}.{key}': expected {', '.join(known)}.{closest(key, known)}")
+            known[key] = _read(text.strip(), known[key], name)
+        return RunConfig.from_dict(values)
+
+
+def train_config(values: Mapping[str, Any]) -> TrainConfig:
+    """From plain values; an unknown name is refused, with the nearest one."""
+    known = [field.name for field in dataclasses.fields(TrainConfig)]
+    for name in values:
+        if name not in known:
+            raise ValueError(
+                f"unknown setting '{name}' of training: expected {', '.join(known)}.{closest(name, known)}"
+            )
+    return TrainConfig(**values)
+
+
+def _read(text: str, like: object, name: str) -> object:
+    """A value of the same kind as the one it replaces; anything that is no JSON is a word."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    numbers = isinstance(like, int | float) and not isinstance(like, bool)
+    if like is not None and value is not None:
+        fits = isinstance(value, int | float) and not isinstance(value, bool) if numbers else True
+        if isinstance(like, int) and not isinstance(like, bool):
+            fits = isinstance(value, int) and not isinstance(value, bool)
+        if isinstance(like, bool):
+            fits = isinstance(value, bool)
+        if not fits:
+            raise ValueError(f"expected {name} to be like {like!r}, got '{text}'.")
+    return value

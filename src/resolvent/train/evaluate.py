@@ -1,0 +1,68 @@
+"""Accuracy on sequences never trained on: per token and per sequence, by size, by hops, by distance."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import torch
+
+from resolvent.model import LanguageModel
+from resolvent.tasks import IGNORED, Task
+
+HELD_OUT = 1 << 40  # added to seeds: no run trains on these streams
+_BUCKETS = 8
+
+
+@torch.no_grad()
+def accuracy(
+    model: LanguageModel, task: Task, seed: int, batches: int, count: int, precision: str = "float32"
+) -> dict[str, Any]:
+    """Means over held-out batches of random sizes, and the same broken down.
+
+    `by_size` and others are lists of [from, to, tokens, share right]: sizes and distances in up to eight ranges of
+    equal width, hops one by one.
+    """
+    model.eval()
+    device = model.embedding.weight.device
+    rights: dict[str, list[np.ndarray[Any, Any]]] = defaultdict(list)
+    keys: dict[str, list[np.ndarray[Any, Any]]] = defaultdict(list)
+    whole = []
+    for index in range(batches):
+        batch = task.batch(seed + HELD_OUT, index, count)
+        tokens, targets = (torch.from_numpy(t).to(device) for t in (batch.tokens, batch.targets))
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+            hidden = model.hidden(tokens)
+            scored = targets != IGNORED
+            guesses = model.logits(hidden[scored]).argmax(-1)
+        right = torch.ones_like(targets, dtype=torch.bool)
+        right[scored] = guesses == targets[scored]
+        whole.append(right.all(1).cpu().numpy())
+        found, where = right[scored].cpu().numpy(), scored.cpu().numpy()
+        rights["size"].append(found)
+        keys["size"].append(np.full(len(found), task.size_of(batch.tokens)))
+        for name, numbers in batch.slices.items():
+            rights[name].append(found)
+            keys[name].append(numbers[where])
+    model.train()
+    tokens_right = np.concatenate(rights["size"])
+    result: dict[str, Any] = {
+        "accuracy": float(tokens_right.mean()),
+        "sequence_accuracy": float(np.concatenate(whole).mean()),
+        "tokens": len(tokens_right),
+    }
+    for name in rights:
+        result[f"by_{name}"] = _broken_down(np.concatenate(keys[name]), np.concatenate(rights[name]), name == "hops")
+    return result
+
+
+def _broken_down(keys: Any, right: Any, each: bool) -> list[list[float]]:
+    low, high = int(keys.min()), int(keys.max())
+    edges = np.arange(low, high + 2) if each else np.unique(np.linspace(low, high + 1, _BUCKETS + 1).astype(int))
+    rows = []
+    for first, after in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        inside = (keys >= first) & (keys < after)
+        if inside.any():
+            rows.append([first, after - 1, int(inside.sum()), float(right[inside].mean())])
+    return rows

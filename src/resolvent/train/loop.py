@@ -1,0 +1,214 @@
+"""The training loop: one for all tasks. State is explicit and on disk, so that a run can be killed and go on."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from resolvent.model import LanguageModel
+from resolvent.tasks import IGNORED, Task
+from resolvent.train import checkpoint, record
+from resolvent.train.config import RunConfig, TrainConfig
+from resolvent.train.evaluate import accuracy
+from resolvent.train.processes import Processes
+
+RECORD, METRICS, CHECKPOINT = "run.json", "metrics.jsonl", "checkpoint.safetensors"
+
+
+class DivergedError(RuntimeError):
+    """Loss or gradients were not finite for too long."""
+
+
+@dataclass
+class Progress:
+    """Where a run stands: handed to `report` after every step."""
+
+    step: int
+    steps: int
+    loss: float
+    accuracy: float | None
+    tokens_per_second: float
+
+
+@dataclass
+class _State:
+    """What a checkpoint holds beside tensors."""
+
+    step: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+    skipped: int = 0
+    in_a_row: int = 0
+    curve: list[list[float]] = field(default_factory=list)  # step, loss, accuracy (or -1)
+    solved_at: int | None = None
+
+
+def train(
+    config: RunConfig, folder: Path | None = None, report: Callable[[Progress], None] = lambda _: None
+) -> dict[str, Any]:
+    """Train from scratch, or on from the checkpoint in the folder; the run's record.
+
+    A finished run is not trained again: its record is read and returned.
+    """
+    if folder is not None and (folder / RECORD).exists():
+        done = record.read(folder / RECORD)
+        if done["config"] != json.loads(json.dumps(config.to_dict())):
+            raise ValueError(
+                f"{folder} holds a run with other settings: expected another folder, or the same settings."
+            )
+        return done
+    with Processes.joined() as processes:
+        return _train(config, folder, report, processes)
+
+
+def _train(
+    config: RunConfig, folder: Path | None, report: Callable[[Progress], None], processes: Processes
+) -> dict[str, Any]:
+    how, task = config.train, config.make_task()
+    torch.set_num_threads(how.threads)
+    model = LanguageModel.seeded(config.model, how.seed).to(processes.device)
+    optimizer = make_optimizer(model, how)
+    state = _State()
+    metrics = _Metrics(None if folder is None or not processes.first else folder / METRICS)
+    if folder is not None and (folder / CHECKPOINT).exists():
+        saved = checkpoint.load(folder / CHECKPOINT, model, optimizer)
+        if saved["config"] != json.loads(json.dumps(config.to_dict())):
+            raise ValueError(
+                f"{folder} holds a run with other settings: expected another folder, or the same settings."
+            )
+        state = _State(**saved["state"])
+    metrics.forget_after(state.step)
+    begin, before = time.perf_counter(), state.seconds
+    evaluation: dict[str, Any] | None = None
+    while state.step < how.steps and state.solved_at is None:
+        loss, norm, tokens = take_step(model, optimizer, task, how, state.step, processes)
+        _count_faults(loss, norm, state, how)
+        state.step += 1
+        state.tokens += tokens
+        state.seconds = before + time.perf_counter() - begin
+        last = state.step == how.steps
+        evaluation = None
+        if last or state.step % how.eval_every == 0:
+            evaluation = accuracy(model, task, how.seed, how.eval_batches, how.batch, how.precision)
+            state.curve.append([state.step, loss, evaluation["accuracy"]])
+            if how.solved is not None and evaluation["accuracy"] >= how.solved and how.divisor(state.step) == 1:
+                state.solved_at = state.step
+        if evaluation or state.step % how.log_every == 0:
+            rate = learning_rate(how, state.step - 1)
+            metrics.write(step=state.step, loss=loss, learning_rate=rate, gradient_norm=norm, seconds=state.seconds,
+                          tokens_per_second=state.tokens / state.seconds,
+                          **({} if evaluation is None else {"accuracy": evaluation["accuracy"]}))  # fmt: skip
+        known = evaluation["accuracy"] if evaluation else state.curve[-1][2] if state.curve else None
+        report(Progress(state.step, how.steps, loss, known, state.tokens / state.seconds))
+        if folder is not None and processes.first and not last and state.step % how.checkpoint_every == 0:
+            about = {"config": config.to_dict(), "state": vars(state)}
+            checkpoint.save(folder / CHECKPOINT, model, optimizer, about)
+    final = evaluation or accuracy(model, task, how.seed, how.eval_batches, how.batch, how.precision)
+    result = {
+        "config": config.to_dict(),
+        "surroundings": record.surroundings(),
+        "parameters": model.parameter_count(),
+        "seconds": state.seconds,
+        "steps": state.step,
+        "tokens": state.tokens,
+        "skipped_steps": state.skipped,
+        "solved_at": state.solved_at,
+        "evaluation": final,
+        "curve": state.curve,
+    }
+    if folder is not None and processes.first:
+        model.save(folder / "model")
+        record.write(folder / RECORD, result)
+        (folder / CHECKPOINT).unlink(missing_ok=True)
+    return {"format": record.FORMAT, "version": record.VERSION, **json.loads(json.dumps(result))}
+
+
+def take_step(
+    model: LanguageModel, optimizer: torch.optim.Optimizer, task: Task, how: TrainConfig, step: int,
+    processes: Processes,
+) -> tuple[float, float, int]:  # fmt: skip
+    """One step on batch number `step`: loss, norm of the gradient, tokens. What is not finite changes nothing."""
+    batch = task.batch(how.seed, step, how.batch, divisor=how.divisor(step))
+    part = batch.rows(processes.share(how.batch))
+    tokens, targets = (torch.from_numpy(t).to(processes.device) for t in (part.tokens, part.targets))
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(how, step)
+    with torch.autocast(processes.device.type, torch.bfloat16, enabled=how.precision == "bfloat16"):
+        loss = model.loss(tokens, targets)
+    share = int((part.targets != IGNORED).sum()) / int((batch.targets != IGNORED).sum())
+    (loss * share).backward()
+    total = processes.summed(loss.detach() * share)
+    processes.sum_gradients(model)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), how.clip)
+    value, size = float(total), float(norm)
+    if math.isfinite(value) and math.isfinite(size):
+        optimizer.step()
+    optimizer.zero_grad()
+    return value, size, batch.tokens.size
+
+
+def make_optimizer(model: LanguageModel, how: TrainConfig) -> torch.optim.AdamW:
+    """AdamW; decay on the matrices of layers alone: not on embeddings, gates, decays, norms and biases."""
+    gates = ("gate.weight", "coefficients.weight", "vectors.")
+    decayed: list[torch.nn.Parameter] = []
+    spared: list[torch.nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        matrix = parameter.ndim == 2 and not name.startswith("embedding") and not any(gate in name for gate in gates)
+        (decayed if matrix else spared).append(parameter)
+    groups = [{"params": decayed, "weight_decay": how.weight_decay}, {"params": spared, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=how.learning_rate, betas=(how.beta_1, how.beta_2))
+
+
+def learning_rate(how: TrainConfig, step: int) -> float:
+    """Linear warm-up, then a cosine to zero. Steps count from 0."""
+    if step < how.warmup:
+        return how.learning_rate * (step + 1) / how.warmup
+    along = (step - how.warmup) / max(how.steps - how.warmup, 1)
+    return how.learning_rate * 0.5 * (1 + math.cos(math.pi * along))
+
+
+def _count_faults(loss: float, norm: float, state: _State, how: TrainConfig) -> None:
+    if math.isfinite(loss) and math.isfinite(norm):
+        state.in_a_row = 0
+        return
+    state.skipped += 1
+    state.in_a_row += 1
+    if state.in_a_row >= how.patience:
+        raise DivergedError(
+            f"loss {loss}, gradient norm {norm} at step {state.step + 1}: not finite {state.in_a_row} times in a row. "
+            "Try a smaller learning_rate, a longer warmup or float32."
+        )
+
+
+class _Metrics:
+    """Lines of JSON, one for each step that is logged."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(self, **values: float) -> None:
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps(values) + "\n")
+
+    def forget_after(self, step: int) -> None:
+        """What was logged after the checkpoint happens again."""
+        if self.path is None or not self.path.exists():
+            return
+        kept = []
+        for line in self.path.read_text().splitlines():
+            try:
+                if json.loads(line)["step"] <= step:
+                    kept.append(line + "\n")
+            except ValueError:  # the line that was being written
+                break
+        self.path.write_text("".join(kept))

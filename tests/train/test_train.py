@@ -1,0 +1,214 @@
+"""The loop: exact after a kill, the same on several processes, honest about what is not finite."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from resolvent.model import LanguageModel, ModelConfig
+from resolvent.tasks import Copy
+from resolvent.train import DivergedError, Progress, RunConfig, TrainConfig, loop, record, train
+from resolvent.train.evaluate import accuracy
+from resolvent.train.loop import learning_rate, make_optimizer
+
+MODEL = ModelConfig(vocab_size=20, layers=2, dim=16, heads=2, pattern="exponential+cache", init_std=0.1)
+TASK = {"name": "copy", "vocab_size": 20, "length": 8}
+
+
+def config(**changes: Any) -> RunConfig:
+    how = {
+        "steps": 24,
+        "warmup": 4,
+        "batch": 8,
+        "eval_every": 8,
+        "eval_batches": 2,
+        "checkpoint_every": 5,
+        "log_every": 1,
+    }
+    return RunConfig(MODEL, TASK, TrainConfig(**(how | changes)))
+
+
+def essence(done: dict[str, Any]) -> dict[str, Any]:
+    """All of a record but times."""
+    return {key: done[key] for key in ("config", "steps", "tokens", "evaluation", "curve", "skipped_steps")}
+
+
+def losses(folder: Path) -> list[tuple[int, float, float]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [(line["step"], line["loss"], line["gradient_norm"]) for line in lines]
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stop", [1, 5, 9, 23])
+def test_a_killed_run_goes_on_exactly(tmp_path: Path, stop: int) -> None:
+    whole = train(config(), tmp_path / "whole")
+
+    def kill(p: Progress) -> None:
+        if p.step == stop:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(config(), tmp_path / "cut", kill)
+    resumed = train(config(), tmp_path / "cut")
+    assert essence(resumed) == essence(whole)
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+    weights = [LanguageModel.load(tmp_path / name / "model").state_dict() for name in ("whole", "cut")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert not (tmp_path / "cut" / "checkpoint.safetensors").exists()
+
+
+def test_a_line_half_written_is_written_again(tmp_path: Path) -> None:
+    def kill(p: Progress) -> None:
+        if p.step == 7:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(config(), tmp_path, kill)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 8, "lo')
+    train(config(), tmp_path)
+    assert [step for step, *_ in losses(tmp_path)] == list(range(1, 25))
+
+
+def test_a_finished_run_is_read(tmp_path: Path) -> None:
+    done = train(config(), tmp_path)
+    steps: list[Progress] = []
+    assert train(config(), tmp_path, steps.append) == done
+    assert not steps
+    with pytest.raises(ValueError, match="holds a run with other settings"):
+        train(config(steps=25), tmp_path)
+    assert done["surroundings"]["torch"] == torch.__version__
+    assert done["parameters"] == LanguageModel(MODEL).parameter_count()
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    def kill(p: Progress) -> None:
+        if p.step == 7:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(config(), tmp_path, kill)
+    path = tmp_path / "checkpoint.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[:1000])
+    with pytest.raises(ValueError, match=r"checkpoint.safetensors is damaged.*delete it to begin the run again"):
+        train(config(), tmp_path)
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="other settings"):
+        train(config(seed=1), tmp_path)
+    train(config(), tmp_path)
+    (tmp_path / "run.json").write_text('{"format"')
+    with pytest.raises(ValueError, match=r"run.json is damaged.*Delete it to run again"):
+        train(config(), tmp_path)
+
+
+def test_what_is_not_finite_is_skipped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = LanguageModel.loss, [0]
+
+    def sometimes(self: LanguageModel, *arguments: Any, **named: Any) -> torch.Tensor:
+        calls[0] += 1
+        return real(self, *arguments, **named) * (math.nan if calls[0] in (3, 4, 9) else 1)
+
+    monkeypatch.setattr(LanguageModel, "loss", sometimes)
+    done = train(config(), tmp_path)
+    assert done["skipped_steps"] == 3
+    assert math.isfinite(done["evaluation"]["accuracy"])
+    monkeypatch.setattr(LanguageModel, "loss", lambda self, *a, **n: real(self, *a, **n) * math.nan)
+    with pytest.raises(DivergedError, match=r"not finite 4 times in a row. Try a smaller learning_rate"):
+        train(config(patience=4))
+
+
+def test_schedule() -> None:
+    how = TrainConfig(steps=100, warmup=10, learning_rate=1.0)
+    assert [learning_rate(how, step) for step in (0, 4, 9, 10)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
+    assert learning_rate(how, 55) == pytest.approx(0.5)
+    assert 0 < learning_rate(how, 99) < 0.001
+    assert [how.divisor(step) for step in (0, 24, 25, 50, 75, 99)] == [8, 8, 4, 2, 1, 1]
+
+
+def test_decay_spares_all_but_matrices_of_layers() -> None:
+    model = LanguageModel(ModelConfig(layers=3, dim=16, heads=2, pattern=["dense", "first-order", "dense"],
+                                      coefficients=["softmax", "mamba", "distance"]))  # fmt: skip
+    optimizer = make_optimizer(model, TrainConfig())
+    decayed = {id(p) for p in optimizer.param_groups[0]["params"]}
+    names = {name for name, p in model.named_parameters() if id(p) in decayed}
+    assert names == {name for name, p in model.named_parameters()
+                     if name.endswith(("values.weight", "output.weight", "scores.weight", "write_read.weight",
+                                       "of_mlp.weight"))}  # fmt: skip
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(model.parameters()))
+
+
+def test_accuracy_by_counting() -> None:
+    torch.manual_seed(0)
+    task, model = Copy(vocab_size=20, length=8), LanguageModel(MODEL)
+    found = accuracy(model, task, 0, 3, 8)
+    right = total = whole = 0
+    for index in range(3):
+        batch = task.batch(1 << 40, index, 8)
+        guesses = model(torch.from_numpy(batch.tokens)).argmax(-1).numpy()
+        scored = batch.targets != -100
+        right += int((guesses == batch.targets)[scored].sum())
+        total += int(scored.sum())
+        whole += int(((guesses == batch.targets) | ~scored).all(1).sum())
+    assert found["accuracy"] == right / total
+    assert found["sequence_accuracy"] == whole / 24
+    assert sum(row[2] for row in found["by_size"]) == total == sum(row[2] for row in found["by_place"])
+
+
+def test_settings_are_changed_by_name() -> None:
+    changed = config().changed(["train.steps=7", "model.pattern=dense", "task.length=5", "train.solved=null"])
+    assert changed.train.steps == 7
+    assert changed.model.pattern == "dense"
+    assert changed.make_task() == Copy(vocab_size=20, length=5)
+    for assignment, message in [
+        ("train.step=7", "unknown setting 'train.step'.*Did you mean 'steps'"),
+        ("steps=7", r"expected a setting as model.…=…"),
+        ("train.steps=many", "expected train.steps to be like 24, got 'many'"),
+        ("train.steps=0", "expected steps ≥ 1, got 0"),
+        ("model.pattern=denes", "Did you mean 'dense'"),
+        ("task.vocab_size=64", "expected a model with at least as many, got 20"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            config().changed([assignment])
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    """And stops when the task is solved."""
+    how = TrainConfig(steps=600, warmup=20, learning_rate=5e-3, batch=32, eval_every=50, curriculum=False)
+    easy = RunConfig(MODEL, {"name": "copy", "vocab_size": 20, "length": 2, "least": 2}, how)
+    done = train(easy, tmp_path)
+    assert done["evaluation"]["accuracy"] > 0.95
+    assert done["steps"] == (done["solved_at"] or 600)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_several_processes_find_what_one_finds(tmp_path: Path, count: int) -> None:
+    alone = train(config(), tmp_path / "alone")
+    code = (
+        "import json, sys; from pathlib import Path; from resolvent.train import RunConfig, train; "
+        "train(RunConfig.from_dict(json.loads(sys.argv[1])), Path(sys.argv[2]))"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", str(script),
+               json.dumps(config().to_dict()), str(tmp_path / "together")]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    together = record.read(tmp_path / "together" / "run.json")
+    assert together["curve"][0][1] == pytest.approx(alone["curve"][0][1], abs=1e-5)
+    first, second = losses(tmp_path / "alone"), losses(tmp_path / "together")
+    assert [row[1] for row in second] == pytest.approx([row[1] for row in first], abs=1e-4)
+
+
+def test_loop_has_no_hidden_state() -> None:
+    assert essence(train(config())) == essence(train(config()))
+    assert loop.RECORD == "run.json"
