@@ -18,8 +18,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## compare the paper's nine structures; figures into out/
+demo: $(STAMP) ## the paper's nine structures in theory, five of them learning to copy; report into out/
 	$(BIN)/resolvent compare --n 1024 --plot out/compare.png --pages out
+	$(BIN)/resolvent study table1 --preset smoke --out out/table1-smoke
 
 test: $(STAMP) ## run the tests
 	$(BIN)/python -m pytest -n 2

@@ -153,7 +153,7 @@ def test_accuracy_by_counting() -> None:
     found = accuracy(model, task, 0, 3, 8)
     right = total = whole = 0
     for index in range(3):
-        batch = task.batch(1 << 40, index, 8)
+        batch = task.batch(1 << 40, index, 8, size=(4, 6, 8)[index])
         guesses = model(torch.from_numpy(batch.tokens)).argmax(-1).numpy()
         scored = batch.targets != -100
         right += int((guesses == batch.targets)[scored].sum())
@@ -190,8 +190,7 @@ def test_it_learns(tmp_path: Path) -> None:
     assert done["steps"] == (done["solved_at"] or 600)
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_several_processes_find_what_one_finds(tmp_path: Path, count: int) -> None:
+def test_several_processes_find_what_one_finds(tmp_path: Path) -> None:
     alone = train(config(), tmp_path / "alone")
     code = (
         "import json, sys; from pathlib import Path; from resolvent.train import RunConfig, train; "
@@ -199,7 +198,7 @@ def test_several_processes_find_what_one_finds(tmp_path: Path, count: int) -> No
     )
     script = tmp_path / "script.py"
     script.write_text(code)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", str(script),
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script),
                json.dumps(config().to_dict()), str(tmp_path / "together")]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr

@@ -110,7 +110,8 @@ def table1(
         console.print(report.terminal(rows))
         console.print("accuracy in per cent, in brackets the paper's at its larger scale", style="dim", highlight=False)
         for claim, grade in report.grades(rows):
-            console.print(f"  {grade:12}  {claim}", highlight=False)
+            if grade != "not run":
+                console.print(f"  {grade:12}  {claim}", highlight=False)
     say_written(folder / "report.html")
 
 

@@ -237,8 +237,8 @@ def _notes(records: Sequence[Record]) -> list[str]:
     longest = max(_longest(record) for record in records)
     return [
         f"Reads, cache slots, hops and congestion are theory at n = {longest:,}. Accuracy: share of scored tokens "
-        "right, on held-out sequences of random sizes, mean ± half the spread over seeds. In brackets the paper's figure, at "
-        "its own, larger scale.",
+        "right, on held-out sequences of all sizes, mean ± half the spread over seeds. In brackets "
+        "the paper's figure, at its own, larger scale.",
         f"Seeds: {', '.join(f'{task} {count}' for task, count in counts.items())}. Learning rate: {chosen}. "
         f"{hours:.1f} hours of one core in all. torch {said['torch']}, {said['machine']}, commit {said['commit']}.",
     ]
@@ -249,7 +249,9 @@ def _tasks_of(found: Sequence[Row]) -> list[str]:
 
 
 def _structure(record: Record) -> str:
-    return str(record["config"]["model"]["pattern"])
+    """The pattern under study: that of the last layer, where the first has one of its own."""
+    found = record["config"]["model"]["pattern"]
+    return found if isinstance(found, str) else str(found[-1])
 
 
 def _task(record: Record) -> str:

@@ -19,7 +19,7 @@ _BUCKETS = 8
 def accuracy(
     model: LanguageModel, task: Task, seed: int, batches: int, count: int, precision: str = "float32"
 ) -> dict[str, Any]:
-    """Means over held-out batches of random sizes, and the same broken down.
+    """Means over held-out batches whose sizes are spread evenly from the least to the largest, and broken down.
 
     `by_size` and others are lists of [from, to, tokens, share right]: sizes and distances in up to eight ranges of
     equal width, hops one by one.
@@ -29,8 +29,10 @@ def accuracy(
     rights: dict[str, list[np.ndarray[Any, Any]]] = defaultdict(list)
     keys: dict[str, list[np.ndarray[Any, Any]]] = defaultdict(list)
     whole = []
+    least, most = task.sizes(1)
     for index in range(batches):
-        batch = task.batch(seed + HELD_OUT, index, count)
+        size = least + (most - least) * index // max(batches - 1, 1)
+        batch = task.batch(seed + HELD_OUT, index, count, size=size)
         tokens, targets = (torch.from_numpy(t).to(device) for t in (batch.tokens, batch.targets))
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
             hidden = model.hidden(tokens)
