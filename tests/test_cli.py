@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import resolvent as rv
+from resolvent.report import tables
 
 SIGNATURE = b"\x89PNG"
 
@@ -141,9 +142,15 @@ def test_model_is_timed() -> None:
     assert [step["pattern"] for step in content["training_steps"]] == ["exponential+cache", "attention"]
     assert content["decode"]["difference"] < 1e-4
     assert content["decode"]["cache_bytes"] > 0
-    text = run("model", "tiny", "--n", "64", "--train-step", "--decode", "40").stdout
-    assert "of the full forward pass" in text
-    assert text.count("a training step on 64 tokens") == 2
+
+
+def test_timings_in_words() -> None:
+    step = {"pattern": "dense", "n": 64, "seconds": 1.0, "peak_bytes": 2**21}
+    assert tables.training_step(step) == "  dense              a training step on 64 tokens: 1.00 s, 2 MiB at its peak"
+    found = {"pattern": "dense", "tokens": 40, "first_seconds": 0.001, "last_seconds": 0.002, "cache_bytes": 2048,
+             "first_resident_bytes": 2**20, "last_resident_bytes": 2**20, "difference": 1e-6}  # fmt: skip
+    assert "2.00 ×" in tables.long_text(found)
+    assert "1.0e-06 of the full forward pass" in tables.long_text(found)
 
 
 def test_model_is_saved_and_inspected(tmp_path: Path) -> None:

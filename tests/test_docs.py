@@ -77,7 +77,7 @@ def test_readme_table_is_what_is_printed(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "resolvent", "compare", "--n", "1024"], capture_output=True, text=True, cwd=tmp_path
     )
-    [table] = blocks(ROOT / "README.md", "text")
+    table = blocks(ROOT / "README.md", "text")[0]
     for line in table.splitlines():
         if "─" not in line:
             assert line.split() in [printed.split() for printed in done.stdout.splitlines()]

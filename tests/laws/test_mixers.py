@@ -57,17 +57,17 @@ def test_weights_written_out(spec: str, rule: str) -> None:
 
 @cases
 def test_splits(spec: str, rule: str) -> None:
-    mixer, u = make(spec, rule), batch(40)
+    mixer, u = make(spec, rule), batch(24)
     want = mixer(u)
     chance = np.random.default_rng(len(spec) * 31 + len(rule))
-    for splits in ([40], [1] * 40, *(chance.multinomial(40, [1 / 4] * 4).tolist() for _ in range(3))):
+    for splits in ([1] * 24, *(chance.multinomial(24, [1 / 4] * 4).tolist() for _ in range(2))):
         cache, parts = None, []
         for part in u.split([size for size in splits if size], 1):
             y, cache = mixer.extend(part, cache)
             parts.append(y)
         torch.testing.assert_close(torch.cat(parts, 1), want, rtol=1e-10, atol=1e-10)
         assert cache is not None
-        assert cache.positions.tolist() == [40, 40]
+        assert cache.positions.tolist() == [24, 24]
 
 
 @cases

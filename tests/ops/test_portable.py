@@ -125,7 +125,7 @@ def test_first_and_second_derivatives(monkeypatch: pytest.MonkeyPatch, spec: str
         return portable.mix(*t[:-1], where, SCALE, t[-1] if where.known else None)
 
     assert torch.autograd.gradcheck(run, leaves)
-    assert torch.autograd.gradgradcheck(run, leaves)
+    assert torch.autograd.gradgradcheck(run, leaves, fast_mode=True)
     portable_plan.plan.cache_clear()
 
 

@@ -39,13 +39,11 @@ def test_numbers_do_not_depend_on_jobs(tmp_path: Path) -> None:
 
 
 def test_finished_cells_are_read(tmp_path: Path) -> None:
-    first = grid.run(quick(tmp_path), 2)
+    first = grid.run(quick(tmp_path, tasks=["copy"]), 2)
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    again = grid.run(quick(tmp_path), 2)
+    again = grid.run(quick(tmp_path, tasks=["copy"]), 2)
     assert again == first
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == stamps
-    more = grid.run(quick(tmp_path, seeds=2, tasks=["copy"]), 2)
-    assert [r["config"]["train"]["seed"] for r in more] == [0, 0, 1, 1]
     with pytest.raises(ValueError, match="was run with other settings"):
         grid.run(quick(tmp_path, changes=[*QUICK, "train.steps=13"]), 2)
 
@@ -60,7 +58,7 @@ def study(out: Path, *more: str) -> list[str]:
 def test_killed_at_any_moment_it_goes_on(tmp_path: Path) -> None:
     whole = grid.run(quick(tmp_path / "whole", tasks=["copy"], changes=[*QUICK, "train.steps=40"]), 2)
     command = study(tmp_path / "cut", "--set", "train.steps=40")
-    for pause in (3.0, 5.0, 6.5):
+    for pause in (4.0, 6.0):
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
@@ -85,7 +83,7 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     assert page.count("data:image/png;base64,") == 2
     assert "http://" not in page
     assert "https://" not in page
-    rows = list(csv.DictReader((tmp_path / "table1.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "table1.csv").read_text().splitlines()))
     assert [row["structure"] for row in rows] == FEW
     assert (tmp_path / "table1.md").read_text().startswith("## Table 1, small")
     again = subprocess.run(study(tmp_path, "--json"), capture_output=True, text=True)
