@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from resolvent.cli.shared import AsJson, Rule, app, say_written
+from resolvent.cli.shared import AsJson, Rule, app, progress, say_written
+from resolvent.patterns import PAPER_STRUCTURES
 
 study = typer.Typer(
     help="Run a table or figure of the paper: what is missing is trained, the rest is read.", no_args_is_help=True
@@ -113,6 +114,33 @@ def table1(
             if grade != "not run":
                 console.print(f"  {grade:12}  {claim}", highlight=False)
     say_written(folder / "report.html")
+
+
+@study.command("throughput")
+def throughput(
+    structures: Annotated[list[str] | None, typer.Argument(metavar="[PATTERN]...", help="The paper's if none.")] = None,
+    batch: Annotated[int, typer.Option(help="Sequences per step.")] = 8,
+    rounds: Annotated[int, typer.Option(help="Steps that are timed, of each way.")] = 5,
+    threads: Annotated[int, typer.Option(help="Threads.")] = os.cpu_count() or 1,
+    as_json: AsJson = False,
+) -> None:
+    """Steps of training on copies of 128 symbols: the kernels against dense masked matrices, in the same model."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from resolvent.studies import throughput as speed
+
+    chosen = structures or list(PAPER_STRUCTURES)
+    with progress(f"timing {len(chosen)} structures", len(chosen)) as advance:
+        found = [each.to_dict() for each in speed.throughput(chosen, batch, rounds, threads, advance)]
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in ("structure", "ms a step", "the paper's way", "times as fast", "making the batch"):
+        table.add_column(name, justify="left" if name == "structure" else "right")
+    for each in found:
+        table.add_row(each["structure"], f"{1e3 * each['ours']:.0f}", f"{1e3 * each['paper']:.0f}",
+                      f"{each['paper'] / each['ours']:.1f}", f"{each['task_share']:.1%}")  # fmt: skip
+    Console().print(table)
 
 
 class _Line:
