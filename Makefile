@@ -23,7 +23,7 @@ demo: $(STAMP) ## the paper's nine structures in theory, five of them learning t
 	$(BIN)/resolvent study table1 --preset smoke --out out/table1-smoke
 
 test: $(STAMP) ## run the tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 slow: $(STAMP) ## run the slow studies too
 	$(BIN)/python -m pytest -n 2 -m slow

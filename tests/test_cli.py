@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 import resolvent as rv
+from resolvent.cli import app
 from resolvent.report import tables
 
 SIGNATURE = b"\x89PNG"
@@ -21,7 +24,7 @@ def run(*arguments: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
 
 def test_analyze_json_for_all_structures() -> None:
     for spec in rv.PAPER_STRUCTURES:
-        content = json.loads(run("analyze", spec, "--n", "64", "--json").stdout)
+        content = json.loads(CliRunner().invoke(app, ["analyze", spec, "--n", "64", "--json"]).stdout)
         assert content == json.loads(rv.analyze(spec, 64).to_json())
 
 
@@ -120,24 +123,34 @@ def test_version() -> None:
     assert run("--version").stdout.strip() == f"resolvent {rv.__version__}"
 
 
+def call(*arguments: str) -> Result:
+    """In this process, which has torch loaded already."""
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def refusal(*arguments: str) -> str:
+    """What `main` would say after "error:"."""
+    return str(CliRunner().invoke(app, arguments).exception)
+
+
 def four(*specs: str) -> list[str]:
     return [word for spec in specs for word in ("--pattern", spec)]
 
 
 def test_model_says_what_it_costs() -> None:
-    text = run("model", "gpt2-125m", "--pattern", "attention").stdout
+    text = call("model", "gpt2-125m", "--pattern", "attention").stdout
     assert "123,787,776" in text
-    content = json.loads(run("model", "tiny", *four("dense", "first-order", "dense", "local:8"), "--json").stdout)
+    content = json.loads(call("model", "tiny", *four("dense", "first-order", "dense", "local:8"), "--json").stdout)
     assert content["profile"]["max_hops"] == 1
     assert [layer["patterns"] for layer in content["profile"]["layers"]][3] == ["local:8"]
-    assert "Did you mean 'tiny'" in run("model", "tini", ok=False).stderr
-    assert (
-        "does not fit dense" in run("model", "tiny", "--pattern", "dense", "--coefficients", "mamba", ok=False).stderr
-    )
+    assert "Did you mean 'tiny'" in refusal("model", "tini")
+    assert "does not fit dense" in refusal("model", "tiny", "--pattern", "dense", "--coefficients", "mamba")
 
 
 def test_model_is_timed() -> None:
-    done = run("model", "tiny", "--n", "64", "--train-step", "--decode", "40", "--json")
+    done = call("model", "tiny", "--n", "64", "--train-step", "--decode", "40", "--json")
     content = json.loads(done.stdout)
     assert [step["pattern"] for step in content["training_steps"]] == ["exponential+cache", "attention"]
     assert content["decode"]["difference"] < 1e-4
@@ -154,13 +167,13 @@ def test_timings_in_words() -> None:
 
 
 def test_model_is_saved_and_inspected(tmp_path: Path) -> None:
-    run("model", "tiny", *four("quadratic", "first-order", "dense", "local:8"), "--save", str(tmp_path / "m"))
-    done = run("inspect", str(tmp_path / "m"), "--text", "as you like it", "--plot", str(tmp_path / "i.png"))
+    call("model", "tiny", *four("quadratic", "first-order", "dense", "local:8"), "--save", str(tmp_path / "m"))
+    done = call("inspect", str(tmp_path / "m"), "--text", "as you like it", "--plot", str(tmp_path / "i.png"))
     assert "first-order, softmax" in done.stdout
     assert (tmp_path / "i.png").read_bytes()[:4] == SIGNATURE
-    layers = json.loads(run("inspect", str(tmp_path / "m"), "--tokens", "1,2,3", "--json").stdout)
+    layers = json.loads(call("inspect", str(tmp_path / "m"), "--tokens", "1,2,3", "--json").stdout)
     assert len(layers) == 4
     assert layers[3]["gates"] is None
-    assert "expected a layer from 0 to 3, got 9" in run("inspect", str(tmp_path / "m"), "--layer", "9", ok=False).stderr
-    assert "whole numbers such as 17,4,256" in run("inspect", str(tmp_path / "m"), "--tokens", "a,b", ok=False).stderr
-    assert "expected a model's folder" in run("inspect", str(tmp_path / "none"), ok=False).stderr
+    assert "expected a layer from 0 to 3, got 9" in refusal("inspect", str(tmp_path / "m"), "--layer", "9")
+    assert "whole numbers such as 17,4,256" in refusal("inspect", str(tmp_path / "m"), "--tokens", "a,b")
+    assert "expected a model's folder" in refusal("inspect", str(tmp_path / "none"))

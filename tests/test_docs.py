@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from resolvent.cli import app
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -61,16 +64,15 @@ def test_parameter_counts_as_stated() -> None:
         assert f"{100 * (counts[1] / counts[0] - 1):.1f}" == more
 
 
-def test_readme_commands(tmp_path: Path) -> None:
+def test_readme_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     lines = [line for block in blocks(ROOT / "README.md", "bash") for line in block.splitlines()]
     commands = [shlex.split(line, comments=True) for line in lines]
     ours = [command[1:] for command in commands if command[:1] == ["resolvent"]]
     assert len(ours) >= 5
     for arguments in ours:
-        done = subprocess.run(
-            [sys.executable, "-m", "resolvent", *arguments], capture_output=True, text=True, cwd=tmp_path
-        )
-        assert done.returncode == 0, done.stderr
+        done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert done.exit_code == 0, (arguments, done.output)
 
 
 def test_readme_table_is_what_is_printed(tmp_path: Path) -> None:
