@@ -10,6 +10,7 @@ from torch import Tensor
 import resolvent as rv
 from resolvent.analysis.coefficients import coefficients
 from resolvent.mixer import Mixer
+from resolvent.ops import Cache
 from tests.mixers import CASES, expected, make
 
 N = 21
@@ -131,11 +132,8 @@ def test_cache_is_as_large_as_promised(spec: str, rule: str) -> None:
     assert cache.nbytes == before
 
 
-@pytest.mark.parametrize("rule", ["softmax", "whole", "tied", "distance", "distance:shape=decay", "low-rank"])
-@pytest.mark.parametrize("kv_heads", [1, 2])
-def test_grouped_queries(rule: str, kv_heads: int) -> None:
-    mixer = make("exponential+cache", rule, dim=32, heads=4, kv_heads=kv_heads)
-    u = batch(N, 2, 32).requires_grad_()
+def check(mixer: Mixer, u: Tensor) -> Cache:
+    """Definition, gradients, and decoding in parts; the cache that it ends with."""
     y, want = mixer(u), expected(mixer, u)
     torch.testing.assert_close(y, want, rtol=1e-10, atol=1e-10)
     for found, wished in zip(gradients(y, mixer, u), gradients(want, mixer, u), strict=True):
@@ -144,6 +142,15 @@ def test_grouped_queries(rule: str, kv_heads: int) -> None:
     for part in u.detach().split([4, 1, 1, 15], 1):
         parts.append(mixer.extend(part, cache)[0])
     torch.testing.assert_close(torch.cat(parts, 1), y, rtol=1e-10, atol=1e-10)
+    return cache
+
+
+@pytest.mark.parametrize("rule", ["softmax", "whole", "tied", "distance", "distance:shape=decay", "low-rank"])
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_grouped_queries(rule: str, kv_heads: int) -> None:
+    mixer = make("exponential+cache", rule, dim=32, heads=4, kv_heads=kv_heads)
+    u = batch(N, 2, 32).requires_grad_()
+    cache = check(mixer, u)
     promised = rv.analyze("exponential+cache", N, heads=4, head_dim=8, item_bytes=8, rule=rule, kv_heads=kv_heads)
     assert cache.nbytes == 2 * promised.cost.cache_bytes
 
@@ -152,14 +159,7 @@ def test_grouped_queries(rule: str, kv_heads: int) -> None:
 def test_patterns_per_head(rule: str) -> None:
     specs = ["attention", "attention", "exponential+cache", "first-order"]
     mixer, u = make(specs, rule, dim=32, heads=4), batch(N, 2, 32).requires_grad_()
-    y, want = mixer(u), expected(mixer, u)
-    torch.testing.assert_close(y, want, rtol=1e-10, atol=1e-10)
-    for found, wished in zip(gradients(y, mixer, u), gradients(want, mixer, u), strict=True):
-        torch.testing.assert_close(found, wished, rtol=1e-9, atol=1e-10)
-    cache, parts = mixer.make_cache(2, N), []
-    for part in u.detach().split([4, 1, 1, 15], 1):
-        parts.append(mixer.extend(part, cache)[0])
-    torch.testing.assert_close(torch.cat(parts, 1), y, rtol=1e-10, atol=1e-10)
+    check(mixer, u)
     assert [w.heads for w in mixer.weights(u)] == [2, 1, 1]
 
 

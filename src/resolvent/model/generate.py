@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import torch
 from torch import Tensor
+
+from resolvent.patterns.errors import closest
 
 if TYPE_CHECKING:
     from resolvent.model.language_model import LanguageModel
@@ -14,44 +16,41 @@ if TYPE_CHECKING:
 Prompts = Sequence[Sequence[int]] | Tensor
 
 
-def generate(
-    model: LanguageModel,
-    prompts: Prompts,
-    tokens: int,
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int | Sequence[int] = 0,
-    stop: int | Sequence[int] = (),
-) -> list[list[int]]:
-    """Up to `tokens` new tokens after each prompt; one list per prompt, without the stop token that ended it.
+class How(TypedDict, total=False):
+    """How tokens are drawn.
 
-    temperature: 0 takes the likeliest token, 1 draws as the model says, more is wilder.
+    temperature: 0 takes the likeliest token, 1 (unless given) draws as the model says, more is wilder.
     top_k, top_p: draw among the k likeliest tokens, or among the fewest that together have probability p.
-    seed: of the draws; sequence b uses seed + b, or seed[b] if there are several. What a sequence draws depends on its
-    own seed alone, not on its neighbours.
+    seed: of the draws, 0 unless given; sequence b uses seed + b, or seed[b] if there are several. What a sequence draws
+    depends on its own seed alone, not on its neighbours.
+    stop: a token, or several, that end a sequence.
     """
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    seed: int | Sequence[int]
+    stop: int | Sequence[int]
+
+
+def generate(model: LanguageModel, prompts: Prompts, tokens: int, **how: Unpack[How]) -> list[list[int]]:
+    """Up to `tokens` new tokens after each prompt; one list per prompt, without the stop token that ended it."""
     found: list[list[int]] = [[] for _ in range(len(prompts))]
-    for step in stream(model, prompts, tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop):
+    for step in stream(model, prompts, tokens, **how):
         for sequence, token in zip(found, step, strict=True):
             if token is not None:
                 sequence.append(token)
     return found
 
 
-def stream(
-    model: LanguageModel,
-    prompts: Prompts,
-    tokens: int,
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int | Sequence[int] = 0,
-    stop: int | Sequence[int] = (),
-) -> Iterator[list[int | None]]:
+def stream(model: LanguageModel, prompts: Prompts, tokens: int, **how: Unpack[How]) -> Iterator[list[int | None]]:
     """`generate` step by step: each yields one token per prompt, None for those that have ended."""
+    unknown = [name for name in how if name not in How.__annotations__]
+    if unknown:
+        known = list(How.__annotations__)
+        raise TypeError(f"unknown option '{unknown[0]}': expected {', '.join(known)}.{closest(unknown[0], known)}")
+    temperature, top_k, top_p = how.get("temperature", 1.0), how.get("top_k"), how.get("top_p")
+    seed, stop = how.get("seed", 0), how.get("stop", ())
     if any(isinstance(prompt, int) for prompt in prompts) or (isinstance(prompts, Tensor) and prompts.ndim != 2):
         raise ValueError("expected a list of prompts, each a list of tokens, got a single one: put it into a list.")
     texts = [list(map(int, prompt)) for prompt in prompts]

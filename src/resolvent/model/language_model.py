@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from resolvent.ops import Cache, Caches
 from resolvent.ops.sequences import Integers
 
 if TYPE_CHECKING:
+    from resolvent.model.generate import How
     from resolvent.model.profile import StackProfile
 
 _MANY = 1 << 24  # logits beyond this many are worked out in parts, and again for their gradient
@@ -154,19 +155,19 @@ class LanguageModel(nn.Module):
         total: Tensor = sum(checkpoint(self._summed, part, goal, use_reentrant=False) for part, goal in parts)
         return total / len(wanted)
 
-    def generate(self, prompts: Sequence[Sequence[int]] | Tensor, tokens: int, **how: object) -> list[list[int]]:
-        """Continuations of prompts of any lengths; see `resolvent.model.generate.generate`."""
+    def generate(self, prompts: Sequence[Sequence[int]] | Tensor, tokens: int, **how: Unpack[How]) -> list[list[int]]:
+        """Continuations of prompts of any lengths; `how` they are drawn: see `resolvent.model.generate.How`."""
         from resolvent.model.generate import generate
 
-        return generate(self, prompts, tokens, **how)  # type: ignore[arg-type]
+        return generate(self, prompts, tokens, **how)
 
     def stream(
-        self, prompts: Sequence[Sequence[int]] | Tensor, tokens: int, **how: object
+        self, prompts: Sequence[Sequence[int]] | Tensor, tokens: int, **how: Unpack[How]
     ) -> Iterator[list[int | None]]:
         """The same token by token: after each step, one token per sequence, None for those that have ended."""
         from resolvent.model.generate import stream
 
-        return stream(self, prompts, tokens, **how)  # type: ignore[arg-type]
+        return stream(self, prompts, tokens, **how)
 
     def make_cache(
         self, batch: int = 1, tokens: int | None = None, dtype: torch.dtype | None = None,
