@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from resolvent.report import claims, table1
+from resolvent.report import claims, results, table1
 from resolvent.studies import grid
 from resolvent.studies.table1 import PRESETS, cells
 from resolvent.train import record
@@ -85,7 +85,9 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     assert "https://" not in page
     rows = list(csv.DictReader((tmp_path / "table1.csv").read_text().splitlines()))
     assert [row["structure"] for row in rows] == FEW
-    assert (tmp_path / "table1.md").read_text().startswith("## Table 1, small")
+    assert (tmp_path / "table1.md").read_text().startswith("# Table 1, small")
+    kept = results.read_records(tmp_path / "table1-small.jsonl")
+    assert [r["config"]["model"]["pattern"] for r in kept] == FEW
     again = subprocess.run(study(tmp_path, "--json"), capture_output=True, text=True)
     content = json.loads(again.stdout)
     assert {r["config"]["model"]["pattern"] for r in content["records"]} == set(FEW)
@@ -103,6 +105,23 @@ def test_a_failing_cell_leaves_the_others(tmp_path: Path) -> None:
     (both[0].folder / "run.json").write_text("{")
     with pytest.raises(ValueError, match=r"run.json is damaged"):
         grid.run(both, 2)
+
+
+def test_a_full_disk_says_so_and_keeps_what_is_finished(tmp_path: Path) -> None:
+    """The system's own full device stands in for the disk: what is written there fails as on a full one."""
+    both = quick(tmp_path, tasks=["copy"])
+    assert grid.run(both[1:], 1)[0]["steps"] == 12
+    both[0].folder.mkdir(parents=True)
+    (both[0].folder / "metrics.jsonl").symlink_to("/dev/full")
+    done = subprocess.run(study(tmp_path), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert "Finished cells are kept" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert both[0].done() is None
+    assert both[1].done() is not None
+    (both[0].folder / "metrics.jsonl").unlink()
+    assert len(grid.run(both, 2)) == 2
 
 
 @pytest.mark.parametrize(("options", "message"), [

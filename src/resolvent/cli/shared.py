@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 import resolvent
 from resolvent.analysis.coefficients import RULES
 from resolvent.analysis.congestion import Effort
+from resolvent.patterns.errors import RunError
 
 app = typer.Typer(
     name="resolvent",
@@ -72,7 +73,7 @@ def main() -> None:
     """Run the command line; what is wrong with the arguments is said in one line, without a traceback."""
     try:
         app()
-    except (ValueError, ImportError, OSError) as error:
+    except (ValueError, ImportError, OSError, RunError) as error:
         console = Console(stderr=True, soft_wrap=True)
         console.print("error:", style="bold red", end=" ")
         console.print(str(error), markup=False, highlight=False)

@@ -42,14 +42,10 @@ def train_on_a_task(
 ) -> None:
     """Train one model on a task. Killed, the same command goes on from the last checkpoint, exactly."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from resolvent.studies.table1 import PRESETS, run_config
+    from resolvent.studies.table1 import preset_of, run_config
     from resolvent.train import Progress, train
 
-    if preset not in PRESETS:
-        raise ValueError(f"unknown preset '{preset}': expected {', '.join(PRESETS)}.")
-    size = PRESETS[preset]
-    if task not in size.tasks:
-        raise ValueError(f"{preset} has no task '{task}': expected {', '.join(size.tasks)}.")
+    size = preset_of(preset, [task])
     assignments = [f"model.coefficients={rule}"] if rule != "softmax" else []
     config = run_config(size, task, spec, seed).changed([*assignments, *(changes or [])])
     line = _Line()
@@ -80,7 +76,7 @@ def table1(
     tasks: Annotated[
         list[str] | None, typer.Option("--tasks", help="Only these: copy, recall, multihop; repeat.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Seeds 0, 1, … of each cell.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of each cell, with seeds one after another.")] = None,
     jobs: Annotated[int, typer.Option(help="Cells at once; their numbers do not depend on it.")] = os.cpu_count() or 1,
     out: Annotated[Path | None, typer.Option(help="Folder of runs and report; out/table1-PRESET if not given.")] = None,
     changes: Changes = None,
@@ -92,6 +88,7 @@ def table1(
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from resolvent.report import table1 as report
+    from resolvent.report.results import write_records
     from resolvent.studies import grid
     from resolvent.studies.table1 import PRESETS, cells
 
@@ -101,7 +98,8 @@ def table1(
         records = grid.run(grid_cells, jobs, watch.show)
     rows = report.rows(records)
     title = f"Table 1, {preset}: {PRESETS[preset].about}"
-    (folder / "table1.md").write_text(report.markdown(rows, records, title))
+    (folder / "table1.md").write_text(f"# {title}\n\n{report.markdown(rows, records)}")
+    write_records(records, folder / f"table1-{preset}.jsonl")
     report.write_csv(rows, folder / "table1.csv")
     (folder / "report.html").write_text(report.page(rows, records, title))
     if as_json:
@@ -114,6 +112,58 @@ def table1(
             if grade != "not run":
                 console.print(f"  {grade:12}  {claim}", highlight=False)
     say_written(folder / "report.html")
+
+
+@study.command("factors")
+def factors(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="copy, recall or multihop.")],
+    vary: Annotated[
+        list[str],
+        typer.Option(
+            "--vary", metavar="KEY=V,V", help="A factor and its values: a key of --set, gate or first; repeat."
+        ),
+    ],
+    structures: Annotated[list[str] | None, typer.Option("--structures", help="The paper's if none; repeat.")] = None,
+    preset: Annotated[str, typer.Option(help="Settings that are changed: smoke, small or paper.")] = "small",
+    seeds: Annotated[int, typer.Option(help="Runs of each cell.")] = 2,
+    first_seed: Annotated[int, typer.Option(help="Seed of the first; not one that results are published on.")] = 100,
+    jobs: Annotated[int, typer.Option(help="Cells at once; their numbers do not depend on it.")] = os.cpu_count() or 1,
+    out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("out/factors"),
+    changes: Changes = None,
+    as_json: AsJson = False,
+) -> None:
+    """What makes a structure learn: change one setting at a time, everything else as in the preset.
+
+    Such as: resolvent study factors recall --structures dense --vary first=none,local:2 --vary gate=half,mamba
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from resolvent.studies import factors as study_of
+    from resolvent.studies import grid
+
+    chosen = structures or list(PAPER_STRUCTURES)
+    settings = study_of.cells(task, chosen, vary, out, preset=preset, seeds=range(first_seed, first_seed + seeds),
+                              changes=changes or [])  # fmt: skip
+    everything = [cell for each in settings.values() for cell in each]
+    with _Watch(len(everything)) as watch:
+        grid.run(everything, jobs, watch.show)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column(task)
+    for structure in chosen:
+        table.add_column(structure, justify="right")
+    found = {
+        setting: {s: [_accuracy(cell) for cell in own if cell.structure == s] for s in chosen}
+        for setting, own in settings.items()
+    }
+    for setting, scores in found.items():
+        table.add_row(setting, *(" / ".join(f"{100 * score:.1f}" for score in scores[s]) for s in chosen))
+    if as_json:
+        print(json.dumps(found, indent=2))
+    else:
+        Console().print(table)
+
+
+def _accuracy(cell: Any) -> float:
+    return float(cell.done()["evaluation"]["accuracy"])
 
 
 @study.command("throughput")

@@ -1,4 +1,4 @@
-"""One error type for everything that is wrong with a pattern, and the wording shared by its messages."""
+"""Error types that the command line knows without torch, and the wording shared by messages."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ import numpy.typing as npt
 
 class PatternError(ValueError):
     """A pattern, or a question put to one, that makes no sense. The message says what was expected."""
+
+
+class RunError(RuntimeError):
+    """A run that could not go on. The message says why, and what to do."""
 
 
 def closest(word: str, choices: Iterable[str]) -> str:

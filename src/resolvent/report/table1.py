@@ -21,6 +21,8 @@ from resolvent.report.claims import CLAIMS, PAPER, RULE
 _COLOURS = ("#3d5a80", "#98a9c2", "#c8553d", "#e0a458", "#2a9d8f", "#7b2d8b", "#b58bc4", "#588157", "#a3b18a")
 _TASKS = {"copy": "copy", "recall": "recall", "multihop": "multi-hop"}
 
+_MANY_HOPS = 4
+
 Record = Mapping[str, Any]
 
 
@@ -62,15 +64,46 @@ def terminal(found: Sequence[Row]) -> Table:
     return table
 
 
-def markdown(found: Sequence[Row], records: Sequence[Record], title: str) -> str:
+def markdown(found: Sequence[Row], records: Sequence[Record]) -> str:
     """The table, the grades of the paper's claims, and how it was made."""
     tasks = _tasks_of(found)
     head = _head(tasks)
-    lines = [f"## {title}", "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += ["| " + " | ".join(_cells(row, tasks)) + " |" for row in found]
-    lines += ["", *_notes(records), "", "| claim of the paper | grade at this scale |", "|---|---|"]
+    lines += [
+        "",
+        *_notes(records),
+        *_by_hops(found, records),
+        "",
+        "| claim of the paper | grade at this scale |",
+        "|---|---|",
+    ]
     lines += [f"| {claim} | {grade} |" for claim, grade in grades(found)]
     return "\n".join([*lines, "", RULE, ""])
+
+
+def _by_hops(found: Sequence[Row], records: Sequence[Record]) -> list[str]:
+    """Multi-hop accuracy by the number of pairs that have to be looked up, all seeds together."""
+    own = [record for record in records if "by_hops" in record["evaluation"]]
+    if not own:
+        return []
+    counts: dict[str, dict[int, list[float]]] = {}
+    for record in own:
+        for hops, _, tokens, share in record["evaluation"]["by_hops"]:
+            sums = counts.setdefault(_structure(record), {}).setdefault(min(int(hops), _MANY_HOPS), [0.0, 0.0])
+            sums[0] += tokens
+            sums[1] += tokens * share
+    head = ["multi-hop, accuracy by hops", *(f"{hops}" for hops in range(1, _MANY_HOPS)), f"{_MANY_HOPS} or more"]
+    lines = ["", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in found:
+        sums_of = counts.get(row.structure, {})
+        shares = [_percent(*sums_of.get(hops, (0, 0))) for hops in range(1, _MANY_HOPS + 1)]
+        lines.append("| " + " | ".join([row.structure, *shares]) + " |")
+    return lines
+
+
+def _percent(count: float, right: float) -> str:
+    return f"{100 * right / count:.1f}" if count else ""
 
 
 def grades(found: Sequence[Row]) -> list[tuple[str, str]]:

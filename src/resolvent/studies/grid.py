@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from resolvent.patterns.errors import RunError
 from resolvent.train import RunConfig, record
 from resolvent.train.loop import METRICS, RECORD
 
 _PAUSE = 0.2  # seconds between looks at the processes
+_LITTLE = 1 << 20  # bytes of free disk with which no cell gets far
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +58,7 @@ class Standing:
     accuracy: float | None
 
 
-class CellError(RuntimeError):
+class CellError(RunError):
     """A cell that failed; what it said is in its log."""
 
 
@@ -89,7 +92,8 @@ def run(
         for process in running.values():
             process.terminate()
     if failed:
-        raise CellError("; ".join(f"{cell.name} failed: {_last_words(cell)}" for cell in failed))
+        said = "; ".join(f"{cell.name} failed: {_last_words(cell)}" for cell in failed)
+        raise CellError(f"{said}. Finished cells are kept; the same command goes on with the others.")
     return [found for cell in cells if (found := cell.done()) is not None]
 
 
@@ -124,4 +128,6 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _last_words(cell: Cell) -> str:
     lines = [line for line in _lines(cell.folder / "log.txt") if line.strip()]
-    return f"{lines[-1] if lines else 'killed'} (see {cell.folder / 'log.txt'})"
+    full = shutil.disk_usage(cell.folder).free < _LITTLE
+    said = lines[-1] if lines else "the disk is full" if full else "killed"
+    return f"{said} (see {cell.folder / 'log.txt'})"

@@ -25,7 +25,8 @@ class Preset:
     train: TrainConfig
     tasks: dict[str, dict[str, Any]]
     structures: tuple[str, ...] = tuple(PAPER_STRUCTURES)
-    seeds: int = 1
+    seeds: dict[str, int] = dataclasses.field(default_factory=dict)  # of tasks: how many, 1 unless given
+    first_seed: int = 0
     train_of_task: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     learning_rates: dict[str, float] = dataclasses.field(default_factory=dict)  # of structures
     gates: dict[str, str] = dataclasses.field(default_factory=dict)  # of structures
@@ -86,22 +87,27 @@ def cells(
     changes: Sequence[str] = (),
 ) -> list[Cell]:
     """Every run of the study, in the order in which they are run: task by task, seed by seed."""
-    if preset not in PRESETS:
-        raise ValueError(f"unknown preset '{preset}': expected {', '.join(PRESETS)}.{closest(preset, PRESETS)}")
-    size = PRESETS[preset]
-    for task in tasks or ():
-        if task not in TASKS:
-            raise ValueError(f"unknown task '{task}': expected {', '.join(TASKS)}.{closest(task, TASKS)}")
-        if task not in size.tasks:
-            raise ValueError(f"{preset} has no task '{task}': expected {', '.join(size.tasks)}.")
+    size = preset_of(preset, tasks or ())
     found = []
     for task in tasks or size.tasks:
-        for seed in range(seeds or size.seeds):
+        for seed in range(size.first_seed, size.first_seed + (seeds or size.seeds.get(task, 1))):
             for structure in structures or size.structures:
                 config = run_config(size, task, structure, seed).changed(changes)
                 folder = out / task / structure.replace("/", "_") / f"seed{seed}"
                 found.append(Cell(task, structure, seed, config, folder))
     return found
+
+
+def preset_of(name: str, tasks: Sequence[str] = ()) -> Preset:
+    """The preset of this name, which must have these tasks."""
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset '{name}': expected {', '.join(PRESETS)}.{closest(name, PRESETS)}")
+    for task in tasks:
+        if task not in TASKS:
+            raise ValueError(f"unknown task '{task}': expected {', '.join(TASKS)}.{closest(task, TASKS)}")
+        if task not in PRESETS[name].tasks:
+            raise ValueError(f"{name} has no task '{task}': expected {', '.join(PRESETS[name].tasks)}.")
+    return PRESETS[name]
 
 
 def run_config(size: Preset, task: str, structure: str, seed: int) -> RunConfig:

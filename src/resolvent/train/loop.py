@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from resolvent.model import LanguageModel
+from resolvent.patterns.errors import RunError
 from resolvent.tasks import IGNORED, Task
 from resolvent.train import checkpoint, record
 from resolvent.train.config import RunConfig, TrainConfig
@@ -22,7 +23,7 @@ from resolvent.train.processes import Processes
 RECORD, METRICS, CHECKPOINT = "run.json", "metrics.jsonl", "checkpoint.safetensors"
 
 
-class DivergedError(RuntimeError):
+class DivergedError(RunError):
     """Loss or gradients were not finite for too long."""
 
 

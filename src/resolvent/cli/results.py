@@ -1,0 +1,32 @@
+"""The command that makes published tables from committed records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from resolvent.cli.shared import app, say_written
+
+
+@app.command("results")
+def results(
+    document: Annotated[Path, typer.Argument(help="Document whose marked parts are made anew.")] = Path(
+        "docs/results.md"
+    ),
+    records: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("docs/records"),
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if anything would change.")] = False,
+) -> None:
+    """Make the tables of a document anew from records of runs: every number in it comes from there."""
+    from resolvent.report.results import renewed
+
+    before = document.read_text()
+    after = renewed(before, records)
+    if check:
+        if before != after:
+            raise ValueError(f"{document} is not what {records} give: run 'resolvent results {document}'.")
+        print(f"{document} is what {records} give")
+        return
+    document.write_text(after)
+    say_written(document)
