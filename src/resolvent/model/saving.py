@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import safetensors
 import torch
 from safetensors.torch import load_file, save_file
 
+from resolvent.files import whole, write_text
 from resolvent.model.config import ModelConfig
 from resolvent.model.language_model import LanguageModel
 
@@ -27,21 +27,13 @@ def save(model: LanguageModel, folder: str | Path) -> Path:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: t.detach().contiguous().cpu() for name, t in model.state_dict().items()}
-    new = folder / f".weights.{os.getpid()}"
-    described = folder / f".{CONFIG}.{os.getpid()}"
-    try:
-        save_file(weights, new, metadata={"format": FORMAT, "version": str(VERSION)})
-        _sync(new)
-        digest = _digest(new)
-        path = folder / f"model-{digest[:8]}.safetensors"
-        content = {"format": FORMAT, "version": VERSION, "weights": path.name, "sha256": digest}
-        described.write_text(json.dumps(content | {"model": model.config.to_dict()}, indent=2) + "\n")
-        _sync(described)
-        new.replace(path)
-        described.replace(folder / CONFIG)
-    finally:
-        new.unlink(missing_ok=True)
-        described.unlink(missing_ok=True)
+    unnamed = folder / ".weights"
+    with whole(unnamed) as beside:
+        save_file(weights, beside, metadata={"format": FORMAT, "version": str(VERSION)})
+    digest = _digest(unnamed)
+    path = unnamed.replace(folder / f"model-{digest[:8]}.safetensors")
+    content = {"format": FORMAT, "version": VERSION, "weights": path.name, "sha256": digest}
+    write_text(folder / CONFIG, json.dumps(content | {"model": model.config.to_dict()}, indent=2) + "\n")
     for old in folder.glob("model-*.safetensors"):
         if old != path:
             old.unlink(missing_ok=True)
@@ -114,11 +106,6 @@ def _compare(expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor], 
 
 def _some(names: list[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def _digest(path: Path) -> str:

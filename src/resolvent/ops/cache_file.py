@@ -5,37 +5,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from resolvent.files import whole
+
 FORMAT, VERSION = "resolvent-cache", "1"
 
 
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], layout: dict[str, Any]) -> None:
-    """Beside the path first; only when all of it is on disk does it take the name."""
+    """All of it, or the file as it was."""
     from safetensors.torch import save_file  # only those who use files need it
 
-    path = Path(path)
     copies = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
     metadata = {"format": FORMAT, "version": VERSION, "layout": json.dumps(layout)}
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    try:
+    with whole(Path(path)) as beside:
         save_file(copies, beside, metadata)
-        with beside.open("rb+") as file:
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    with suppress(OSError):  # its new name, too; not every system syncs folders
-        handle = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import safetensors
 import torch
 from safetensors.torch import save_file
 
+from resolvent.files import whole
 from resolvent.model import LanguageModel
 
 FORMAT, VERSION = "resolvent-checkpoint", "1"
@@ -18,20 +18,13 @@ _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 def save(path: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Beside its place first, then moved there: a kill at any moment leaves the one before or this one."""
+    """A kill at any moment leaves the one before or this one."""
     tensors = {f"model/{name}": t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         for moment, value in optimizer.state[parameter].items():
             tensors[f"optimizer/{moment}/{name}"] = torch.as_tensor(value).detach().cpu().contiguous()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        save_file(tensors, new, metadata={"format": FORMAT, "version": VERSION, "state": json.dumps(state)})
-        with new.open("rb") as file:
-            os.fsync(file.fileno())
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
+    with whole(path) as beside:
+        save_file(tensors, beside, metadata={"format": FORMAT, "version": VERSION, "state": json.dumps(state)})
 
 
 def load(path: Path, model: LanguageModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from resolvent.files import write_text
+
 FORMAT, VERSION = "resolvent-run", 1
 _PACKAGES = ("resolvent", "torch", "numpy", "numba")
 
@@ -26,16 +28,7 @@ def surroundings() -> dict[str, Any]:
 
 def write(path: Path, content: dict[str, Any]) -> None:
     """Whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with new.open("w") as file:
-            file.write(json.dumps({"format": FORMAT, "version": VERSION, **content}, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
+    write_text(path, json.dumps({"format": FORMAT, "version": VERSION, **content}, indent=1) + "\n")
 
 
 def read(path: Path) -> dict[str, Any]:
