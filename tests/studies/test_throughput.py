@@ -27,5 +27,5 @@ def test_the_same_by_matrices(spec: str) -> None:
 def test_timing() -> None:
     [found] = throughput(["first-order"], 1, 1, 1)
     assert found.n == 257
-    assert found.ours > 0
+    assert min(found.ours, found.paper, found.free) > 0
     assert 0 < found.task_share < 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from statistics import median
@@ -24,12 +24,16 @@ from resolvent.train.processes import Processes
 
 @dataclass(frozen=True)
 class Throughput:
-    """Medians over rounds, in seconds for a step; `task_share` is what making the batch takes of ours."""
+    """Medians over rounds, in seconds for a step; `task_share` is what making the batch takes of ours.
+
+    free   the same step with mixing left out: what no kernel could be faster than
+    """
 
     structure: str
     n: int
     ours: float
     paper: float
+    free: float
     task_share: float
 
     def to_dict(self) -> dict[str, Any]:
@@ -49,18 +53,24 @@ def throughput(
         model = LanguageModel.seeded(config.model, 0)
         optimizer = make_optimizer(model, how)
         alone = Processes(0, 1, torch.device("cpu"))
-        taken: dict[str, list[float]] = {"ours": [], "paper": [], "task": []}
+        taken: dict[str, list[float]] = {"ours": [], "paper": [], "free": [], "task": []}
+        ways: dict[str, Callable[[], AbstractContextManager[None]]] = {
+            "ours": nullcontext,
+            "paper": as_in_the_paper,
+            "free": _without_mixing,
+        }
         for step in range(rounds + 1):
-            for way in ("ours", "paper"):
-                with as_in_the_paper() if way == "paper" else _as_it_is():
+            for way, context in ways.items():
+                with context():
                     begin = time.perf_counter()
                     take_step(model, optimizer, task, how, step, alone)
                     taken[way].append(time.perf_counter() - begin)
             begin = time.perf_counter()
             task.batch(0, step, batch)
             taken["task"].append(time.perf_counter() - begin)
-        ours, paper, made = (median(taken[name][1:]) for name in ("ours", "paper", "task"))  # the first warms up
-        found.append(Throughput(structure, task.longest, ours, paper, made / ours))
+        medians = {name: median(seconds[1:]) for name, seconds in taken.items()}  # the first warms up
+        share = medians.pop("task") / medians["ours"]
+        found.append(Throughput(structure, task.longest, **medians, task_share=share))
         after_each()
     return found
 
@@ -73,8 +83,15 @@ def as_in_the_paper() -> Iterator[None]:
 
 
 @contextmanager
-def _as_it_is() -> Iterator[None]:
-    yield
+def _without_mixing() -> Iterator[None]:
+    """Within, layers make all they need for mixing, add it up and mix nothing."""
+
+    def free(x: Tensor, *others: Tensor | None, **_: object) -> Tensor:
+        same = (other for other in others if isinstance(other, Tensor) and other.shape == x.shape)
+        return sum(same, start=x)
+
+    with patch("resolvent.coefficients.softmax.mix", free):
+        yield
 
 
 def masked_solve(
