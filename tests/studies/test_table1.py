@@ -28,7 +28,7 @@ def essence(done: dict[str, Any]) -> dict[str, Any]:
 
 
 def quick(out: Path, **options: Any) -> list[grid.Cell]:
-    settings = {"structures": FEW, "tasks": ["copy", "recall"], "changes": QUICK} | options
+    settings = {"structures": FEW, "tasks": ["copy", "recall"], "changes": QUICK, "seeds": 1} | options
     return cells("small", out, **settings)
 
 
@@ -53,7 +53,7 @@ def study(out: Path, *more: str) -> list[str]:
     changes = [word for change in QUICK for word in ("--set", change)]
     chosen = [word for name in FEW for word in ("--structures", name)]
     return [sys.executable, "-m", "resolvent", "study", "table1", "--preset", "small", "--tasks", "copy", *chosen,
-            "--out", str(out), "--jobs", "2", *changes, *more]  # fmt: skip
+            "--out", str(out), "--jobs", "2", "--seeds", "1", *changes, *more]  # fmt: skip
 
 
 def test_killed_at_any_moment_it_goes_on(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_failing_cell_leaves_the_others(tmp_path: Path) -> None:
     both = quick(tmp_path, tasks=["copy"])
     (both[0].folder).mkdir(parents=True)
     (both[0].folder / "checkpoint.safetensors").write_text("nonsense")
-    with pytest.raises(grid.CellError, match=r"copy · attention · seed 0 failed: .*is damaged.*log.txt"):
+    with pytest.raises(grid.CellError, match=r"copy · attention · seed 10 failed: .*is damaged.*log.txt"):
         grid.run(both, 2)
     assert both[1].done() is not None
     (both[0].folder / "checkpoint.safetensors").unlink()
@@ -115,7 +115,7 @@ def test_a_full_disk_says_so_and_keeps_what_is_finished(tmp_path: Path) -> None:
     command = f"ulimit -f 16; exec {shlex.join(study(tmp_path))}"  # blocks of 1,024 bytes
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "copy · attention · seed 0 failed: OSError" in done.stderr
+    assert "copy · attention · seed 10 failed: OSError" in done.stderr
     assert "Finished cells are kept" in done.stderr
     assert "Traceback" not in done.stderr
     assert both[0].done() is None

@@ -132,7 +132,13 @@ def test_schedule() -> None:
     assert [learning_rate(how, step) for step in (0, 4, 9, 10)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
     assert learning_rate(how, 55) == pytest.approx(0.5)
     assert 0 < learning_rate(how, 99) < 0.001
-    assert [how.divisor(step) for step in (0, 24, 25, 50, 75, 99)] == [8, 8, 4, 2, 1, 1]
+    assert {how.divisor(step) for step in range(100)} == {1}
+    quarters = TrainConfig(steps=100, curriculum=0.75)
+    assert [quarters.divisor(step) for step in (0, 24, 25, 49, 50, 74, 75, 99)] == [8, 8, 4, 4, 2, 2, 1, 1]
+    short = TrainConfig(steps=100, curriculum=0.3)
+    assert [short.divisor(step) for step in (0, 9, 10, 29, 30)] == [8, 8, 4, 2, 1]
+    with pytest.raises(ValueError, match="curriculum is a share of the steps"):
+        TrainConfig(curriculum=1.0)
 
 
 def test_decay_spares_all_but_matrices_of_layers() -> None:
@@ -183,7 +189,7 @@ def test_settings_are_changed_by_name() -> None:
 
 def test_it_learns(tmp_path: Path) -> None:
     """And stops when the task is solved."""
-    how = TrainConfig(steps=600, warmup=20, learning_rate=5e-3, batch=32, eval_every=50, curriculum=False)
+    how = TrainConfig(steps=600, warmup=20, learning_rate=5e-3, batch=32, eval_every=50)
     easy = RunConfig(MODEL, {"name": "copy", "vocab_size": 20, "length": 2, "least": 2}, how)
     done = train(easy, tmp_path)
     assert done["evaluation"]["accuracy"] > 0.95

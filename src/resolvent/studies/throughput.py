@@ -48,7 +48,7 @@ def throughput(
     found = []
     for structure in structures:
         config = run_config(PRESETS["paper"], "copy", structure, 0)
-        how = dataclasses.replace(config.train, batch=batch, curriculum=False, threads=threads)
+        how = dataclasses.replace(config.train, batch=batch, curriculum=0.0, threads=threads)
         task = dataclasses.replace(config.make_task(), least=128)  # type: ignore[call-arg]
         model = LanguageModel.seeded(config.model, 0)
         optimizer = make_optimizer(model, how)

@@ -21,7 +21,7 @@ class TrainConfig:
 
     learning_rate  reached after `warmup` steps, then a cosine down to zero
     batch          sequences per step, over all processes
-    curriculum     sizes divided by 8, 4, 2 and 1, a quarter of the steps each
+    curriculum     share of the steps in which sizes are divided by 8, 4 and 2, a third of it each; the paper's is 0.75
     solved         stop when this accuracy on full sizes is reached at an evaluation; None to go on to the end
     patience       steps in a row whose loss or gradient is not finite before the run is given up; each is skipped
     threads        of torch and the kernels: part of the config, since sums of different order differ in their last bits
@@ -35,7 +35,7 @@ class TrainConfig:
     beta_1: float = 0.9
     beta_2: float = 0.98
     clip: float = 1.0
-    curriculum: bool = True
+    curriculum: float = 0.0
     precision: str = "float32"
     seed: int = 0
     eval_every: int = 250
@@ -52,6 +52,8 @@ class TrainConfig:
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise ValueError(f"expected {name} ≥ {low}, got {getattr(self, name)}.")
+        if not 0 <= self.curriculum < 1:
+            raise ValueError(f"curriculum is a share of the steps: expected 0 ≤ curriculum < 1, got {self.curriculum}.")
         if not self.learning_rate > 0:
             raise ValueError(f"expected learning_rate > 0, got {self.learning_rate}.")
         if self.precision not in PRECISIONS:
@@ -59,7 +61,8 @@ class TrainConfig:
 
     def divisor(self, step: int) -> int:
         """What sizes are divided by at a step, from 0."""
-        return (8, 4, 2, 1)[min(4 * step // self.steps, 3)] if self.curriculum else 1
+        small = self.curriculum * self.steps
+        return (8, 4, 2)[int(3 * step / small)] if step < small else 1
 
 
 @dataclass(frozen=True)
