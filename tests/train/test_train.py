@@ -127,6 +127,32 @@ def test_what_is_not_finite_is_skipped_and_counted(tmp_path: Path, monkeypatch: 
         train(config(patience=4))
 
 
+def test_spikes_are_skipped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = LanguageModel.loss, [0]
+
+    def sometimes(self: LanguageModel, *arguments: Any, **named: Any) -> torch.Tensor:
+        calls[0] += 1
+        return real(self, *arguments, **named) * (1e4 if calls[0] in (2, 7, 8) else 1)
+
+    monkeypatch.setattr(LanguageModel, "loss", sometimes)
+    assert train(config())["skipped_steps"] == 0
+    calls[0] = 0
+    assert train(config(spike=50.0, warmup=4))["skipped_steps"] == 2  # not the one during warm-up
+    calls[0] = 0
+    with pytest.raises(DivergedError, match=r"norm above .* 2 times in a row"):
+        train(config(spike=50.0, warmup=4, patience=2))
+    with pytest.raises(ValueError, match="expected spike > 1"):
+        config(spike=0.5)
+
+
+def test_parts_and_recomputation_change_nothing_but_rounding() -> None:
+    whole = train(config())
+    for changes in ({"accumulate": 3}, {"recompute": True}, {"accumulate": 2, "recompute": True}):
+        found = train(config(**changes))
+        losses = [[loss for _, loss, _ in done["curve"]] for done in (found, whole)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4), changes
+
+
 def test_schedule() -> None:
     how = TrainConfig(steps=100, warmup=10, learning_rate=1.0)
     assert [learning_rate(how, step) for step in (0, 4, 9, 10)] == pytest.approx([0.1, 0.5, 1.0, 1.0])

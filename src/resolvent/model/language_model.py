@@ -64,6 +64,7 @@ class LanguageModel(nn.Module):
     def __init__(self, config: ModelConfig, *, backend: str = "auto") -> None:
         super().__init__()
         self.config = config
+        self.recompute = False  # in training: keep what enters each block alone, and compute the rest again
         self.embedding = nn.Embedding(config.rows, config.dim)
         self.blocks = nn.ModuleList(Block(config, i, backend) for i in range(config.layers))
         self.norm = nn.LayerNorm(config.dim, bias=config.bias)
@@ -208,8 +209,12 @@ class LanguageModel(nn.Module):
 
     def _through(self, tokens: Tensor, where: Place, cache: Cache | None) -> Tensor:
         x = self.embedding(tokens)
+        again = self.recompute and self.training and cache is None and torch.is_grad_enabled()
         for i, block in enumerate(self.blocks):
-            x = block(x, where, None if cache is None else cache[str(i)])  # type: ignore[index]
+            if again:
+                x = checkpoint(block, x, where, use_reentrant=False)
+            else:
+                x = block(x, where, None if cache is None else cache[str(i)])  # type: ignore[index]
         return self.norm(x)  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:

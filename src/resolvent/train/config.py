@@ -22,8 +22,11 @@ class TrainConfig:
     learning_rate  reached after `warmup` steps, then a cosine down to zero
     batch          sequences per step, over all processes
     curriculum     share of the steps in which sizes are divided by 8, 4 and 2, a third of it each; the paper's is 0.75
+    accumulate     parts that each step's batch is computed in, one after another, to need less memory
+    recompute      keep what enters each block, not what happens inside, and compute it again for the gradient
+    spike          skip a step whose gradient is this many times as large as the average before; None to take it
     solved         stop when this accuracy on full sizes is reached at an evaluation; None to go on to the end
-    patience       steps in a row whose loss or gradient is not finite before the run is given up; each is skipped
+    patience       steps in a row that are not finite, or spikes, before the run is given up; each is skipped
     threads        of torch and the kernels: part of the config, since sums of different order differ in their last bits
     """
 
@@ -36,6 +39,9 @@ class TrainConfig:
     beta_2: float = 0.98
     clip: float = 1.0
     curriculum: float = 0.0
+    accumulate: int = 1
+    recompute: bool = False
+    spike: float | None = None
     precision: str = "float32"
     seed: int = 0
     eval_every: int = 250
@@ -48,12 +54,14 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         least = {"steps": 1, "warmup": 0, "batch": 1, "eval_every": 1, "eval_batches": 1, "checkpoint_every": 1,
-                 "log_every": 1, "patience": 1, "threads": 1}  # fmt: skip
+                 "log_every": 1, "patience": 1, "threads": 1, "accumulate": 1}  # fmt: skip
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise ValueError(f"expected {name} ≥ {low}, got {getattr(self, name)}.")
         if not 0 <= self.curriculum < 1:
             raise ValueError(f"curriculum is a share of the steps: expected 0 ≤ curriculum < 1, got {self.curriculum}.")
+        if self.spike is not None and not self.spike > 1:
+            raise ValueError(f"expected spike > 1, or None, got {self.spike}.")
         if not self.learning_rate > 0:
             raise ValueError(f"expected learning_rate > 0, got {self.learning_rate}.")
         if self.precision not in PRECISIONS:

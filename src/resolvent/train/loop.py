@@ -20,6 +20,7 @@ from resolvent.train.config import RunConfig, TrainConfig
 from resolvent.train.evaluate import accuracy
 from resolvent.train.processes import Processes
 
+_MEMORY = 100  # steps that a usual gradient is averaged over
 RECORD, METRICS, CHECKPOINT = "run.json", "metrics.jsonl", "checkpoint.safetensors"
 
 
@@ -47,6 +48,7 @@ class _State:
     tokens: int = 0
     skipped: int = 0
     in_a_row: int = 0
+    usual_norm: float = 0.0  # of the gradient, a running average
     curve: list[list[float]] = field(default_factory=list)  # step, loss, accuracy (or -1)
     solved_at: int | None = None
 
@@ -75,6 +77,7 @@ def _train(
     how, task = config.train, config.make_task()
     torch.set_num_threads(how.threads)
     model = LanguageModel.seeded(config.model, how.seed).to(processes.device)
+    model.recompute = how.recompute
     optimizer = make_optimizer(model, how)
     state = _State()
     metrics = _Metrics(None if folder is None or not processes.first else folder / METRICS)
@@ -89,8 +92,9 @@ def _train(
     begin, before = time.perf_counter(), state.seconds
     evaluation: dict[str, Any] | None = None
     while state.step < how.steps and state.solved_at is None:
-        loss, norm, tokens = take_step(model, optimizer, task, how, state.step, processes)
-        _count_faults(loss, norm, state, how)
+        most = math.inf if how.spike is None or state.step < how.warmup else how.spike * state.usual_norm
+        loss, norm, tokens = take_step(model, optimizer, task, how, state.step, processes, most)
+        _count_faults(loss, norm, most, state, how)
         state.step += 1
         state.tokens += tokens
         state.seconds = before + time.perf_counter() - begin
@@ -133,23 +137,29 @@ def _train(
 
 def take_step(
     model: LanguageModel, optimizer: torch.optim.Optimizer, task: Task, how: TrainConfig, step: int,
-    processes: Processes,
+    processes: Processes, most: float = math.inf,
 ) -> tuple[float, float, int]:  # fmt: skip
-    """One step on batch number `step`: loss, norm of the gradient, tokens. What is not finite changes nothing."""
+    """One step on batch number `step`: loss, norm of the gradient, tokens.
+
+    What is not finite, or has a gradient above `most`, changes nothing.
+    """
     batch = task.batch(how.seed, step, how.batch, divisor=how.divisor(step))
     part = batch.rows(processes.share(how.batch))
-    tokens, targets = (torch.from_numpy(t).to(processes.device) for t in (part.tokens, part.targets))
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(how, step)
-    with torch.autocast(processes.device.type, torch.bfloat16, enabled=how.precision == "bfloat16"):
-        loss = model.loss(tokens, targets)
-    share = int((part.targets != IGNORED).sum()) / int((batch.targets != IGNORED).sum())
-    (loss * share).backward()
-    total = processes.summed(loss.detach() * share)
+    total, scored = torch.zeros((), device=processes.device), int((batch.targets != IGNORED).sum())
+    for piece in part.pieces(how.accumulate):
+        share = int((piece.targets != IGNORED).sum()) / scored
+        tokens, targets = (torch.from_numpy(t).to(processes.device) for t in (piece.tokens, piece.targets))
+        with torch.autocast(processes.device.type, torch.bfloat16, enabled=how.precision == "bfloat16"):
+            loss = model.loss(tokens, targets) * share
+        loss.backward()
+        total += loss.detach()
+    total = processes.summed(total)
     processes.sum_gradients(model)
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), how.clip)
     value, size = float(total), float(norm)
-    if math.isfinite(value) and math.isfinite(size):
+    if math.isfinite(value) and size < most:
         optimizer.step()
     optimizer.zero_grad()
     return value, size, batch.tokens.size
@@ -175,15 +185,18 @@ def learning_rate(how: TrainConfig, step: int) -> float:
     return how.learning_rate * 0.5 * (1 + math.cos(math.pi * along))
 
 
-def _count_faults(loss: float, norm: float, state: _State, how: TrainConfig) -> None:
-    if math.isfinite(loss) and math.isfinite(norm):
+def _count_faults(loss: float, norm: float, most: float, state: _State, how: TrainConfig) -> None:
+    if math.isfinite(loss) and norm < most:
         state.in_a_row = 0
+        seen = min(norm, 2 * state.usual_norm or norm)  # a spike during warm-up does not make others usual
+        state.usual_norm += (seen - state.usual_norm) / min(state.step + 1, _MEMORY)
         return
     state.skipped += 1
     state.in_a_row += 1
     if state.in_a_row >= how.patience:
+        what = "not finite" if most == math.inf else f"not finite, or a norm above {most:.3g},"
         raise DivergedError(
-            f"loss {loss}, gradient norm {norm} at step {state.step + 1}: not finite {state.in_a_row} times in a row. "
+            f"loss {loss}, gradient norm {norm} at step {state.step + 1}: {what} {state.in_a_row} times in a row. "
             "Try a smaller learning_rate, a longer warmup or float32."
         )
 
