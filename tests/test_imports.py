@@ -13,10 +13,10 @@ SOURCE = Path(rv.__file__).parent
 
 # From left to right: a box imports only boxes to its left (and itself).
 FLOW = [
-    "patterns", "analysis", "ops", "coefficients", "mixer", "model", "tasks", "train", "bench", "report", "studies",
-    "cli",
+    "patterns", "analysis", "ops", "coefficients", "mixer", "model", "tasks", "text", "train", "bench", "report",
+    "studies", "cli",
 ]  # fmt: skip
-WITHOUT_TORCH = ["patterns", "analysis", "report", "cli"]
+WITHOUT_TORCH = ["patterns", "analysis", "text", "report", "cli"]
 
 
 def imports_of(file: Path) -> set[str]:
