@@ -1,5 +1,6 @@
 """Text for language models: tokenizers, corpora prepared on disk, and batches of them. Knows nothing of models."""
 
+from resolvent.text.batches import TextBatches, Windows
 from resolvent.text.files import DiskFullError, TextError
 from resolvent.text.tokenizer import TOKENIZERS, ByteTokenizer, GPT2Tokenizer, Tokenizer, tokenizer
 
@@ -8,7 +9,9 @@ __all__ = [
     "ByteTokenizer",
     "DiskFullError",
     "GPT2Tokenizer",
+    "TextBatches",
     "TextError",
     "Tokenizer",
+    "Windows",
     "tokenizer",
 ]
