@@ -13,10 +13,10 @@ SOURCE = Path(rv.__file__).parent
 
 # From left to right: a box imports only boxes to its left (and itself).
 FLOW = [
-    "files", "patterns", "analysis", "ops", "coefficients", "mixer", "model", "tasks", "train", "bench", "report",
-    "studies", "cli",
+    "files", "patterns", "analysis", "ops", "coefficients", "mixer", "model", "tasks", "text", "train", "bench",
+    "report", "studies", "cli",
 ]  # fmt: skip
-WITHOUT_TORCH = ["files", "patterns", "analysis", "report", "cli"]
+WITHOUT_TORCH = ["files", "patterns", "analysis", "text", "report", "cli"]
 
 
 def imports_of(file: Path) -> set[str]:

