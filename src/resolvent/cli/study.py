@@ -1,4 +1,4 @@
-"""Commands that train: one run, or a whole study."""
+"""Commands that run a study: a table or figure of the paper."""
 
 from __future__ import annotations
 
@@ -14,57 +14,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from resolvent.cli.shared import AsJson, Rule, app, progress, say_written
+from resolvent.cli.shared import AsJson, app, progress, say_written
+from resolvent.cli.train import EVERY, Changes
 from resolvent.patterns import PAPER_STRUCTURES
 
 study = typer.Typer(
     help="Run a table or figure of the paper: what is missing is trained, the rest is read.", no_args_is_help=True
 )
 app.add_typer(study, name="study")
-
-Changes = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as train.steps=500; repeat."),
-]
-_EVERY = 15.0  # seconds between lines where there is no terminal
-
-
-@app.command("train")
-def train_on_a_task(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="copy, recall or multihop.")],
-    spec: Annotated[str, typer.Option("--pattern", help="Pattern of every layer.")] = "exponential+cache",
-    rule: Rule = "softmax",
-    preset: Annotated[str, typer.Option(help="Settings to begin with: smoke, small or paper.")] = "small",
-    seed: Annotated[int, typer.Option(help="Seed of weights and data.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run: record, metrics, checkpoint, model.")] = None,
-    changes: Changes = None,
-    as_json: AsJson = False,
-) -> None:
-    """Train one model on a task. Killed, the same command goes on from the last checkpoint, exactly."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from resolvent.studies.table1 import preset_of, run_config
-    from resolvent.train import Progress, train
-
-    size = preset_of(preset, [task])
-    assignments = [f"model.coefficients={rule}"] if rule != "softmax" else []
-    config = run_config(size, task, spec, seed).changed([*assignments, *(changes or [])])
-    line = _Line()
-
-    def show(p: Progress) -> None:
-        known = "" if p.accuracy is None else f"  accuracy {p.accuracy:.3f}"
-        speed = f"{p.tokens_per_second:,.0f} tokens/s"
-        line.show(f"step {p.step:,}/{p.steps:,}  loss {p.loss:.3f}{known}  {speed}", p.step / p.steps)
-
-    found = train(config, out, show)
-    line.end()
-    if as_json:
-        print(json.dumps(found, indent=2))
-    else:
-        e = found["evaluation"]
-        print(f"{spec} on {task}: accuracy {e['accuracy']:.4f} per token, {e['sequence_accuracy']:.4f} per sequence, "
-              f"after {found['steps']:,} steps in {found['seconds']:.0f} s")  # fmt: skip
-    if out is not None:
-        say_written(out)
 
 
 @study.command("table1")
@@ -196,25 +153,6 @@ def throughput(
     console.print("at most: with mixing left out, the rest of the step as it is", style="dim", highlight=False)
 
 
-class _Line:
-    """A line that is written over on a terminal, and now and then a new one elsewhere."""
-
-    def __init__(self) -> None:
-        self.shown, self.begin = 0.0, time.monotonic()
-
-    def show(self, text: str, share: float) -> None:
-        now, live = time.monotonic(), sys.stderr.isatty()
-        if now - self.shown < (0.2 if live else _EVERY):
-            return
-        self.shown = now
-        left = (now - self.begin) * (1 - share) / max(share, 1e-9)
-        print(f"{text}  {left:.0f} s left", file=sys.stderr, end="\r" if live else "\n", flush=True)
-
-    def end(self) -> None:
-        if sys.stderr.isatty():
-            print(" " * 100, file=sys.stderr, end="\r")
-
-
 class _Watch:
     """A table of the cells at work, on a terminal; a line now and then elsewhere."""
 
@@ -245,6 +183,6 @@ class _Watch:
             for row in rows:
                 table.add_row(*row)
             self.live.update(table)
-        elif time.monotonic() - self.shown >= _EVERY:
+        elif time.monotonic() - self.shown >= EVERY:
             self.shown = time.monotonic()
             print(said + "".join(f"; {' '.join(row)}" for row in rows), file=sys.stderr, flush=True)

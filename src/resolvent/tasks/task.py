@@ -75,7 +75,7 @@ class Task(ABC):
 
     def batch(self, seed: int, index: int, count: int, *, divisor: int = 1, size: int | None = None) -> Batch:
         """Batch number `index` of a stream: the same for the same numbers, whoever asks, and in whatever order."""
-        rng = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), index]))
+        rng = np.random.Generator(np.random.Philox(key=np.array([seed & (2**64 - 1), index], dtype=np.uint64)))
         least, most = self.sizes(divisor)
         drawn = int(rng.integers(least, most + 1))
         return self.make(rng, count, drawn if size is None else size)

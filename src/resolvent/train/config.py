@@ -11,6 +11,7 @@ from typing import Any
 from resolvent.model.config import ModelConfig
 from resolvent.patterns.errors import closest
 from resolvent.tasks import Task, task
+from resolvent.train.text import Text, text
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -83,14 +84,16 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", self.make_task().settings())  # all of them, also those left to their defaults
-        if self.model.vocab_size < self.make_task().vocab_size:
+        needed = self.task["vocab_size"]
+        if self.model.vocab_size < needed:
             raise ValueError(
-                f"the task speaks {self.make_task().vocab_size:,} tokens: expected a model with at least as many, "
+                f"{self.task['name']} has {needed:,} tokens: expected a model with at least as many, "
                 f"got {self.model.vocab_size:,}."
             )
 
-    def make_task(self) -> Task:
-        return task(self.task["name"], {key: value for key, value in self.task.items() if key != "name"})
+    def make_task(self) -> Task | Text:
+        settings = {key: value for key, value in self.task.items() if key != "name"}
+        return text(settings) if self.task["name"] == "text" else task(self.task["name"], settings)
 
     def to_dict(self) -> dict[str, Any]:
         return {"model": self.model.to_dict(), "task": dict(self.task), "train": dataclasses.asdict(self.train)}

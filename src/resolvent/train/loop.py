@@ -18,7 +18,9 @@ from resolvent.tasks import IGNORED, Task
 from resolvent.train import checkpoint, record
 from resolvent.train.config import RunConfig, TrainConfig
 from resolvent.train.evaluate import accuracy
+from resolvent.train.perplexity import on_text
 from resolvent.train.processes import Processes
+from resolvent.train.text import Text
 
 _MEMORY = 100  # steps that a usual gradient is averaged over
 RECORD, METRICS, CHECKPOINT = "run.json", "metrics.jsonl", "checkpoint.safetensors"
@@ -35,7 +37,9 @@ class Progress:
     step: int
     steps: int
     loss: float
-    accuracy: float | None
+    gradient_norm: float
+    learning_rate: float
+    found: dict[str, float]  # at the last evaluation: accuracy, or perplexity
     tokens_per_second: float
 
 
@@ -49,7 +53,7 @@ class _State:
     skipped: int = 0
     in_a_row: int = 0
     usual_norm: float = 0.0  # of the gradient, a running average
-    curve: list[list[float]] = field(default_factory=list)  # step, loss, accuracy (or -1)
+    curve: list[list[float]] = field(default_factory=list)  # step, loss, and accuracy or perplexity when evaluated
     solved_at: int | None = None
 
 
@@ -90,7 +94,7 @@ def _train(
         state = _State(**saved["state"])
     metrics.forget_after(state.step)
     begin, before = time.perf_counter(), state.seconds
-    evaluation: dict[str, Any] | None = None
+    measure = "perplexity" if isinstance(task, Text) else "accuracy"
     while state.step < how.steps and state.solved_at is None:
         most = math.inf if how.spike is None or state.step < how.warmup else how.spike * state.usual_norm
         loss, norm, tokens = take_step(model, optimizer, task, how, state.step, processes, most)
@@ -99,23 +103,22 @@ def _train(
         state.tokens += tokens
         state.seconds = before + time.perf_counter() - begin
         last = state.step == how.steps
-        evaluation = None
+        found: dict[str, float] = {}
         if last or state.step % how.eval_every == 0:
-            evaluation = accuracy(model, task, how.seed, how.eval_batches, how.batch, how.precision)
-            state.curve.append([state.step, loss, evaluation["accuracy"]])
-            if how.solved is not None and evaluation["accuracy"] >= how.solved and how.divisor(state.step) == 1:
+            found = {measure: evaluate(model, task, how, part=True)[measure]}
+            state.curve.append([state.step, loss, found[measure]])
+            solved = how.solved is not None and measure == "accuracy" and found[measure] >= how.solved
+            if solved and how.divisor(state.step) == 1:
                 state.solved_at = state.step
-        if evaluation or state.step % how.log_every == 0:
-            rate = learning_rate(how, state.step - 1)
+        rate, speed = learning_rate(how, state.step - 1), state.tokens / state.seconds
+        if found or state.step % how.log_every == 0:
             metrics.write(step=state.step, loss=loss, learning_rate=rate, gradient_norm=norm, seconds=state.seconds,
-                          tokens_per_second=state.tokens / state.seconds,
-                          **({} if evaluation is None else {"accuracy": evaluation["accuracy"]}))  # fmt: skip
-        known = evaluation["accuracy"] if evaluation else state.curve[-1][2] if state.curve else None
-        report(Progress(state.step, how.steps, loss, known, state.tokens / state.seconds))
+                          tokens_per_second=speed, **found)  # fmt: skip
+        known = {measure: state.curve[-1][2]} if state.curve else {}
+        report(Progress(state.step, how.steps, loss, norm, rate, known, speed))
         if folder is not None and processes.first and not last and state.step % how.checkpoint_every == 0:
             about = {"config": config.to_dict(), "state": vars(state)}
             checkpoint.save(folder / CHECKPOINT, model, optimizer, about)
-    final = evaluation or accuracy(model, task, how.seed, how.eval_batches, how.batch, how.precision)
     result = {
         "config": config.to_dict(),
         "surroundings": record.surroundings(),
@@ -125,7 +128,7 @@ def _train(
         "tokens": state.tokens,
         "skipped_steps": state.skipped,
         "solved_at": state.solved_at,
-        "evaluation": final,
+        "evaluation": evaluate(model, task, how),
         "curve": state.curve,
     }
     if folder is not None and processes.first:
@@ -136,7 +139,7 @@ def _train(
 
 
 def take_step(
-    model: LanguageModel, optimizer: torch.optim.Optimizer, task: Task, how: TrainConfig, step: int,
+    model: LanguageModel, optimizer: torch.optim.Optimizer, task: Task | Text, how: TrainConfig, step: int,
     processes: Processes, most: float = math.inf,
 ) -> tuple[float, float, int]:  # fmt: skip
     """One step on batch number `step`: loss, norm of the gradient, tokens.
@@ -163,6 +166,14 @@ def take_step(
         optimizer.step()
     optimizer.zero_grad()
     return value, size, batch.tokens.size
+
+
+def evaluate(model: LanguageModel, task: Task | Text, how: TrainConfig, *, part: bool = False) -> dict[str, Any]:
+    """On what was not trained on; of a text, the first `eval_batches` alone if `part`."""
+    if isinstance(task, Text):
+        batches = how.eval_batches if part else None
+        return on_text(model, task, how.batch, precision=how.precision, batches=batches)
+    return accuracy(model, task, how.seed, how.eval_batches, how.batch, how.precision)
 
 
 def make_optimizer(model: LanguageModel, how: TrainConfig) -> torch.optim.AdamW:

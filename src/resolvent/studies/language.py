@@ -1,0 +1,79 @@
+"""Language models on real text: the paper's sizes, and a ladder that two cores can climb."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from resolvent.model.config import PRESETS as MODELS
+from resolvent.model.config import TRAINING, ModelConfig
+from resolvent.patterns import PAPER_STRUCTURES
+from resolvent.patterns.errors import closest
+from resolvent.studies.grid import Cell
+from resolvent.train import RunConfig, TrainConfig
+from resolvent.train.text import Text
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model without its pattern and vocabulary, and how it is trained. Steps take batch × context tokens."""
+
+    about: str
+    model: ModelConfig
+    train: TrainConfig
+    context: int
+
+
+def _paper(name: str) -> Preset:
+    """As in the paper's table of models."""
+    t = TRAINING[name]
+    train = TrainConfig(
+        steps=t.steps, warmup=t.warmup, learning_rate=t.learning_rate, batch=t.batch, weight_decay=t.weight_decay,
+        beta_1=t.beta_1, beta_2=t.beta_2, clip=t.clip, precision="bfloat16", eval_every=500, eval_batches=20,
+        checkpoint_every=500, solved=None, spike=10.0,
+    )  # fmt: skip
+    return Preset(f"the paper's {name}, for GPUs", MODELS[name], train, t.context)
+
+
+_TRAIN = TrainConfig(steps=2000, warmup=200, learning_rate=2e-3, batch=8, beta_2=0.95, eval_every=250, eval_batches=16,
+                     checkpoint_every=250, solved=None, spike=10.0)  # fmt: skip
+
+PRESETS: dict[str, Preset] = {
+    "quick": Preset("minutes on two cores", ModelConfig(layers=2, dim=96, heads=3), _TRAIN, 256),
+    "laptop": Preset(
+        "under an hour of one core for each run",
+        ModelConfig(layers=4, dim=128, heads=4),
+        dataclasses.replace(_TRAIN, steps=5000),
+        512,
+    ),
+    **{name: _paper(name) for name in ("gpt2-125m", "gpt2-355m", "gpt2-775m")},
+}
+
+
+def preset_of(name: str) -> Preset:
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset '{name}' of text: expected {', '.join(PRESETS)}.{closest(name, PRESETS)}")
+    return PRESETS[name]
+
+
+def run_config(size: Preset, corpus: str, structure: str, seed: int, rule: str = "softmax") -> RunConfig:
+    """The settings of one run; the vocabulary is that of the corpus."""
+    text = Text(corpus, size.context)
+    model = dataclasses.replace(size.model, vocab_size=text.vocab_size, pattern=structure, coefficients=rule)
+    return RunConfig(model, text.settings(), dataclasses.replace(size.train, seed=seed))
+
+
+def cells(
+    preset: str, corpus: str, out: Path, structures: Sequence[str] | None = None, seeds: int = 1,
+    changes: Sequence[str] = (),
+) -> list[Cell]:  # fmt: skip
+    """A run of every structure, seed by seed."""
+    size = preset_of(preset)
+    return [
+        Cell("text", structure, seed, run_config(size, corpus, structure, seed).changed(changes),
+             out / structure.replace("/", "_") / f"seed{seed}")
+        for seed in range(seeds)
+        for structure in structures or PAPER_STRUCTURES
+    ]  # fmt: skip

@@ -1,0 +1,166 @@
+"""Training on text: the same loop, perplexity that others compute alike, runs that go on to the bit."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from resolvent.model import LanguageModel, ModelConfig
+from resolvent.text import TextError, prepare
+from resolvent.train import Progress, RunConfig, TrainConfig, record, train
+from resolvent.train.perplexity import measure, on_text
+from resolvent.train.text import Text
+
+WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "saw", "two", "dogs")
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Some thousand words in random order."""
+    folder = tmp_path_factory.mktemp("text")
+    rng = np.random.default_rng(0)
+    (folder / "words.txt").write_text(" ".join(rng.choice(WORDS, 2000)))
+    return str(prepare([str(folder / "words.txt")], folder / "corpus", "bytes").folder)
+
+
+def config(corpus: str, pattern: str = "quadratic", **changes: Any) -> RunConfig:
+    settings = {"steps": 12, "warmup": 2, "batch": 4, "eval_every": 6, "eval_batches": 2, "checkpoint_every": 3,
+                "log_every": 1, "solved": None} | changes  # fmt: skip
+    text = Text(corpus, 32)
+    model = ModelConfig(vocab_size=text.vocab_size, layers=2, dim=16, heads=2, pattern=pattern)
+    return RunConfig(model, text.settings(), TrainConfig(**settings))
+
+
+def model_for(corpus: str, pattern: str = "quadratic") -> LanguageModel:
+    return LanguageModel.seeded(config(corpus, pattern).model, 0)
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_it_learns_and_says_so(corpus: str, tmp_path: Path) -> None:
+    done = train(config(corpus, steps=150, learning_rate=1e-2, eval_every=50), tmp_path)
+    found = done["evaluation"]
+    assert found["split"] == "validation"
+    assert found["perplexity"] < 8  # letters of the words come to about 3.4, single letters to 13
+    count = Text(corpus).opened.counts["validation"].tokens
+    assert found["tokens"] == count - 1  # nothing comes before the first
+    assert found["bits_per_byte"] == pytest.approx(found["loss"] / math.log(2) * (count - 1) / count)
+    assert [step for step, _, _ in done["curve"]] == [50, 100, 150]
+    assert done["curve"][-1][2] < done["curve"][0][2]
+    assert done["config"]["task"]["tokenizer"] == "bytes"
+    assert (tmp_path / "model" / "config.json").exists()
+
+
+def test_a_run_goes_on_to_the_bit(corpus: str, tmp_path: Path) -> None:
+    whole = train(config(corpus), tmp_path / "whole")
+
+    def kill_at(step: int) -> Any:
+        def report(p: Progress) -> None:
+            if p.step == step:
+                raise KilledError
+
+        return report
+
+    for step in (4, 8, 11):
+        with pytest.raises(KilledError):
+            train(config(corpus), tmp_path / "cut", kill_at(step))
+    cut = train(config(corpus), tmp_path / "cut")
+    assert cut["curve"] == whole["curve"]
+    assert cut["evaluation"] == whole["evaluation"]
+    losses = [
+        [json.loads(line)["loss"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("whole", "cut")
+    ]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 12
+
+
+@pytest.mark.parametrize("stride", [None, 32, 8, 1])
+def test_perplexity_is_what_others_compute(corpus: str, stride: int | None) -> None:
+    """One window after another, one token after another, with log_softmax in float64."""
+    model, text = model_for(corpus).double(), Text(corpus, 32)
+    found = on_text(model, text, 5, stride=stride)
+    row = text.opened.split("validation").astype(np.int64)
+    step = 32 if stride is None else stride
+    total, counted, begin = 0.0, 0, 0
+    while counted < len(row) - 1:
+        window = torch.from_numpy(row[begin : begin + 33])
+        scores = model(window[None, :-1])[0].detach().log_softmax(-1)
+        first = counted - begin
+        total -= sum(float(scores[i, window[i + 1]]) for i in range(first, len(window) - 1))
+        counted += len(window) - 1 - first
+        begin += step
+    assert found["tokens"] == counted == len(row) - 1
+    assert found["loss"] == pytest.approx(total / counted, rel=1e-6)  # the loss is taken in float32
+    assert found["perplexity"] == pytest.approx(math.exp(total / counted), rel=1e-5)
+    assert sum(count for _, _, count, _ in found["by_place"]) == counted
+    assert sum(count * loss for _, _, count, loss in found["by_place"]) == pytest.approx(total, rel=1e-6)
+
+
+@pytest.mark.parametrize("pattern", ["attention", "exponential+cache", "dense"])
+def test_sliding_windows_equal_extend(corpus: str, pattern: str) -> None:
+    """A window cut anywhere, its parts through the cache, gives the losses that evaluation counts."""
+    model, text = model_for(corpus, pattern).double(), Text(corpus, 32)
+    batches = list(text.windows(3, stride=8))[:3]
+    total, counted = 0.0, 0
+    for batch in batches:
+        tokens, targets = torch.from_numpy(batch.tokens), torch.from_numpy(batch.targets)
+        before, cache = model.extend(tokens[:, :24])
+        after, _ = model.extend(tokens[:, 24:], cache)
+        scores = torch.cat([before, after], 1).detach().log_softmax(-1)
+        scored = targets != -100
+        total -= float(scores[scored].gather(1, targets[scored][:, None]).sum())
+        counted += int(scored.sum())
+    assert measure(model, batches)["loss"] == pytest.approx(total / counted, rel=1e-6)
+
+
+def test_what_does_not_fit_is_refused(corpus: str, tmp_path: Path) -> None:
+    with pytest.raises(TextError, match="there is no corpus in"):
+        Text(str(tmp_path))
+    with pytest.raises(TextError, match="too short: expected more than 1,000,000 tokens"):
+        Text(corpus, 1_000_000)
+    with pytest.raises(TextError, match="is not the corpus of this run"):
+        Text(corpus, 32, sha256="0" * 64)
+    with pytest.raises(TextError, match=r"unknown setting 'contxt' of text.*Did you mean 'context'"):
+        RunConfig(config(corpus).model, {"name": "text", "corpus": corpus, "contxt": 3}, TrainConfig())
+    small = ModelConfig(vocab_size=100, layers=1, dim=16, heads=2)
+    with pytest.raises(ValueError, match="text has 257 tokens: expected a model with at least as many"):
+        RunConfig(small, {"name": "text", "corpus": corpus}, TrainConfig())
+    with pytest.raises(ValueError, match="at least one target"):
+        measure(model_for(corpus), [])
+
+
+def resolvent(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "resolvent", *words], capture_output=True, text=True)
+
+
+def test_commands(corpus: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    quick = [w for c in ("train.steps=6", "train.batch=2", "train.eval_batches=1", "task.context=32", "model.dim=24")
+             for w in ("--set", c)]  # fmt: skip
+    done = resolvent("train", "text", "--corpus", corpus, "--out", str(run), *quick)
+    assert done.returncode == 0, done.stderr
+    assert "bits per byte on validation, after 6 steps" in done.stdout
+    said = resolvent("generate", str(run), "--prompt", "the cat", "--tokens", "8", "--temperature", "0")
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.startswith("the cat")
+    assert "8 tokens, " in said.stderr
+    assert "bytes" in said.stderr
+    machine = resolvent("generate", str(run), "--prompt", "the cat", "--tokens", "8", "--temperature", "0", "--json")
+    assert "the cat" + json.loads(machine.stdout)["text"] == said.stdout.rstrip("\n")
+    measured = resolvent("evaluate", str(run), "--corpus", corpus, "--context", "32", "--json")
+    found = json.loads(measured.stdout)
+    assert found["loss"] == pytest.approx(record.read(run / "run.json")["evaluation"]["loss"], rel=1e-6)
+    missing = resolvent("train", "text")
+    assert missing.returncode == 2
+    assert "expected --corpus" in missing.stderr
+    other = resolvent("train", "copy", "--corpus", corpus)
+    assert "makes its own sequences" in other.stderr
