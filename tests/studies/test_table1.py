@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from resolvent.report import claims, results, table1
+from resolvent.report import claims, page, results
 from resolvent.studies import grid
 from resolvent.studies.table1 import PRESETS, cells
 from resolvent.train import record
@@ -185,4 +185,4 @@ def test_the_papers_own_numbers_support_its_claims() -> None:
     assert grades["copy: exponential+cache > order:8"] == "open"
     assert grades["multihop: attention > order:8"] == "open"
     assert "contradicted" not in grades.values()
-    assert len(table1._COLOURS) >= 9
+    assert len(page.COLOURS) >= 9

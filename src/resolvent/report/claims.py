@@ -1,4 +1,4 @@
-"""The paper's claims about its tasks, each graded by one rule from the records of runs."""
+"""How claims are graded from the seeds of runs, by one rule; and the paper's claims about its tasks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,56 @@ from typing import Literal
 Grade = Literal["supported", "contradicted", "open", "not run"]
 Scores = Mapping[tuple[str, str], Sequence[float]]  # (task, structure) → accuracy of each seed
 
-MARGIN = 0.01
+
+@dataclass(frozen=True)
+class Scale:
+    """How far apart scores must lie to count. Scores are larger where better.
+
+    margin   between the seeds of the better and those of the worse; `single` where either has one seed alone
+    alike    at most between all seeds of what is alike
+    apart    at least between the means of what is not
+    """
+
+    margin: float
+    single: float
+    alike: float
+    apart: float
+
+
+def better(one: Sequence[float], other: Sequence[float], scale: Scale) -> Grade:
+    """Every seed of the one above every seed of the other, or the other way round."""
+    if not one or not other:
+        return "not run"
+    margin = scale.margin if min(len(one), len(other)) > 1 else scale.single
+    if min(one) > max(other) + margin:
+        return "supported"
+    return "contradicted" if min(other) > max(one) + margin else "open"
+
+
+def no_worse(one: Sequence[float], other: Sequence[float], scale: Scale) -> Grade:
+    """Every seed of the one above every seed of the other, or below it by the margin at most."""
+    opposite = better(other, one, scale)
+    if opposite in ("not run", "supported"):
+        return "not run" if opposite == "not run" else "contradicted"
+    return "supported" if min(one) >= max(other) - scale.margin else "open"
+
+
+def alike(one: Sequence[float], other: Sequence[float], scale: Scale) -> Grade:
+    """All seeds of both close together, or their means apart."""
+    if not one or not other:
+        return "not run"
+    if max(*one, *other) - min(*one, *other) <= scale.alike:
+        return "supported"
+    apart = abs(sum(one) / len(one) - sum(other) / len(other)) > scale.apart
+    return "contradicted" if apart else "open"
+
+
+ACCURACY = Scale(margin=0.01, single=0.05, alike=0.02, apart=0.1)
 RULE = (
-    f"Better: every seed of the one is above every seed of the other by more than {MARGIN:.0%}; contradicted if it is "
-    f"the other way round by as much. Alike: all seeds of both lie within {2 * MARGIN:.0%}; contradicted if the means "
-    f"differ by more than 10 %. Anything else is open. Where there is a single seed, {5 * MARGIN:.0%} are needed."
+    f"Better: every seed of the one is above every seed of the other by more than {ACCURACY.margin:.0%}; contradicted "
+    f"if it is the other way round by as much. Alike: all seeds of both lie within {ACCURACY.alike:.0%}; contradicted "
+    f"if the means differ by more than {ACCURACY.apart:.0%}. Anything else is open. Where there is a single seed, "
+    f"{ACCURACY.single:.0%} are needed."
 )
 
 
@@ -32,17 +77,7 @@ class Claim:
     def grade(self, scores: Scores) -> Grade:
         """By `RULE`."""
         one, other = (scores.get((self.task, name), ()) for name in (self.better, self.worse))
-        if not one or not other:
-            return "not run"
-        if self.alike:
-            if max(*one, *other) - min(*one, *other) <= 2 * MARGIN:
-                return "supported"
-            apart = abs(sum(one) / len(one) - sum(other) / len(other)) > 0.1
-            return "contradicted" if apart else "open"
-        margin = MARGIN if min(len(one), len(other)) > 1 else 5 * MARGIN
-        if min(one) > max(other) + margin:
-            return "supported"
-        return "contradicted" if min(other) > max(one) + margin else "open"
+        return (alike if self.alike else better)(one, other, ACCURACY)
 
 
 _SPARSE = ("local:8", "first-order", "order:8", "exponential", "exponential+cache", "quadratic", "quadratic+cache")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import html
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +13,10 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from resolvent.analysis.profile import Profile, analyze, describe
+from resolvent.report import page as html
 from resolvent.report.claims import CLAIMS, PAPER, RULE
+from resolvent.report.page import COLOURS
 
-_COLOURS = ("#3d5a80", "#98a9c2", "#c8553d", "#e0a458", "#2a9d8f", "#7b2d8b", "#b58bc4", "#588157", "#a3b18a")
 _TASKS = {"copy": "copy", "recall": "recall", "multihop": "multi-hop"}
 
 _MANY_HOPS = 4
@@ -133,35 +131,15 @@ def write_csv(found: Sequence[Row], path: Path) -> None:
 def page(found: Sequence[Row], records: Sequence[Record], title: str) -> str:
     """One self-contained page."""
     tasks = _tasks_of(found)
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in _head(tasks))
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(row, tasks)) + "</tr>" for row in found
-    )
     pictures = [(f"{_TASKS[task]}: accuracy", _task_figure(found, records, task)) for task in tasks]
     pictures.append(("accuracy against cost and congestion", _trade_figure(found)))
-    marks = {"supported": "#2a7d4f", "contradicted": "#b3261e", "open": "#8a6d00", "not run": "#888"}
-    claims = "".join(
-        f"<tr><td>{html.escape(claim)}</td><td style='color:{marks[grade]}'>{grade}</td></tr>"
-        for claim, grade in grades(found)
+    return html.page(
+        title,
+        html.table(_head(tasks), [_cells(row, tasks) for row in found]),
+        html.notes(_notes(records)),
+        *(html.picture(name, figure) for name, figure in pictures),
+        html.graded("Claims of the paper", RULE, grades(found)),
     )
-    images = "".join(
-        f"<h2>{html.escape(name)}</h2><img alt='{html.escape(name)}' src='{_inline(f)}'>" for name, f in pictures
-    )
-    notes = "".join(f"<p>{html.escape(note)}</p>" for note in _notes(records) if note)
-    return (
-        "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style><h1>{html.escape(title)}</h1>"
-        f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{notes}{images}"
-        f"<h2>Claims of the paper</h2><p>{html.escape(RULE)}</p><table><tbody>{claims}</tbody></table></html>\n"
-    )
-
-
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;color:#1b1f24;max-width:1100px;margin:2rem auto;padding:0 1rem}"
-    "table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{padding:.3rem .8rem;text-align:right;"
-    "border-bottom:1px solid #e3e6ea}td:first-child,th:first-child{text-align:left}img{max-width:100%}"
-    ".wide{overflow-x:auto}h2{margin-top:2.2rem;font-size:1.15rem}"
-)
 
 
 def _task_figure(found: Sequence[Row], records: Sequence[Record], task: str) -> Figure:
@@ -180,7 +158,7 @@ def _task_figure(found: Sequence[Row], records: Sequence[Record], task: str) -> 
                     xs = [(low + high) / 2 for low, high, *_ in record["evaluation"][panel]]
                     ys = [share for *_, share in record["evaluation"][panel]]
                 label = row.structure if record is lines[0] else None
-                axes.plot(xs, ys, color=_COLOURS[number % len(_COLOURS)], label=label, marker=".", lw=1.3, alpha=0.85)
+                axes.plot(xs, ys, color=COLOURS[number % len(COLOURS)], label=label, marker=".", lw=1.3, alpha=0.85)
         _dress(axes, {"curve": "steps", "by_size": "size (symbols or pairs)"}.get(panel, panel.removeprefix("by_")))
     axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
@@ -195,7 +173,7 @@ def _trade_figure(found: Sequence[Row]) -> Figure:
             if task not in row.scores:
                 continue
             mean = sum(row.scores[task]) / len(row.scores[task])
-            p, colour = row.profile, _COLOURS[number % len(_COLOURS)]
+            p, colour = row.profile, COLOURS[number % len(COLOURS)]
             left.plot(p.reads_per_token.mean, mean, marker, color=colour)
             lower = p.congestion.lower
             right.plot(4 * p.n if lower == float("inf") else lower, mean, marker, color=colour)
@@ -208,7 +186,7 @@ def _trade_figure(found: Sequence[Row]) -> Figure:
     for task, marker in zip(_tasks_of(found), "osD", strict=False):
         right.plot([], [], marker, color="#666", label=_TASKS[task])
     for number, row in enumerate(found):
-        right.plot([], [], "o", color=_COLOURS[number % len(_COLOURS)], label=row.structure)
+        right.plot([], [], "o", color=COLOURS[number % len(COLOURS)], label=row.structure)
     right.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
@@ -220,12 +198,6 @@ def _dress(axes: Axes, x: str) -> None:
     axes.grid(color="#e8eaee", lw=0.7)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8)
-
-
-def _inline(figure: Figure) -> str:
-    memory = io.BytesIO()
-    figure.savefig(memory, format="png", dpi=130, facecolor="white")
-    return "data:image/png;base64," + base64.b64encode(memory.getvalue()).decode()
 
 
 def _head(tasks: Sequence[str]) -> list[str]:
