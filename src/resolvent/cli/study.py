@@ -51,7 +51,7 @@ def table1(
 
     folder = out or Path("out") / f"table1-{preset}"
     grid_cells = cells(preset, folder, structures, tasks, seeds, changes or [])
-    with _Watch(len(grid_cells)) as watch:
+    with Watch(len(grid_cells)) as watch:
         records = grid.run(grid_cells, jobs, watch.show)
     rows = report.rows(records)
     title = f"Table 1, {preset}: {PRESETS[preset].about}"
@@ -101,7 +101,7 @@ def factors(
     settings = study_of.cells(task, chosen, vary, out, preset=preset, seeds=range(first_seed, first_seed + seeds),
                               changes=changes or [])  # fmt: skip
     everything = [cell for each in settings.values() for cell in each]
-    with _Watch(len(everything)) as watch:
+    with Watch(len(everything)) as watch:
         grid.run(everything, jobs, watch.show)
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(task)
@@ -153,14 +153,14 @@ def throughput(
     console.print("at most: with mixing left out, the rest of the step as it is", style="dim", highlight=False)
 
 
-class _Watch:
+class Watch:
     """A table of the cells at work, on a terminal; a line now and then elsewhere."""
 
     def __init__(self, total: int) -> None:
         self.total, self.shown, self.begin = total, time.monotonic(), time.monotonic()
         self.live = Live(console=Console(stderr=True), transient=True) if sys.stderr.isatty() else None
 
-    def __enter__(self) -> _Watch:
+    def __enter__(self) -> Watch:
         if self.live is not None:
             self.live.start()
         return self
@@ -173,12 +173,12 @@ class _Watch:
         said = f"{finished} of {self.total} cells, {time.monotonic() - self.begin:.0f} s"
         rows = [
             (s.cell.name, f"{s.step:,}/{s.cell.config.train.steps:,}", "" if s.loss is None else f"{s.loss:.3f}",
-             "" if s.accuracy is None else f"{s.accuracy:.3f}")
+             "" if s.found is None else f"{s.found:.3f}")
             for s in standings
         ]  # fmt: skip
         if self.live is not None:
             table = Table(box=None, title=said, title_justify="left")
-            for name in ("cell", "step", "loss", "accuracy"):
+            for name in ("cell", "step", "loss", "found"):
                 table.add_column(name)
             for row in rows:
                 table.add_row(*row)

@@ -43,6 +43,15 @@ def no_worse(one: Sequence[float], other: Sequence[float], scale: Scale) -> Grad
     return "supported" if min(one) >= max(other) - scale.margin else "open"
 
 
+def close(one: Sequence[float], other: Sequence[float], scale: Scale) -> Grade:
+    """No seed of the one far below any of the other, or its mean far below the other's. To be better is fine."""
+    if not one or not other:
+        return "not run"
+    if min(one) >= max(other) - scale.alike:
+        return "supported"
+    return "contradicted" if sum(other) / len(other) - sum(one) / len(one) > scale.apart else "open"
+
+
 def alike(one: Sequence[float], other: Sequence[float], scale: Scale) -> Grade:
     """All seeds of both close together, or their means apart."""
     if not one or not other:

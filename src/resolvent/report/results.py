@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from resolvent.report import table1
+from resolvent.patterns.errors import closest
+from resolvent.report import language, table1
 
 Maker = Callable[[Sequence[table1.Record]], str]
 _MARKED = re.compile(r"(<!-- records: ([\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -42,8 +43,11 @@ def renewed(document: str, folder: Path) -> str:
         raise ValueError("expected marks '<!-- records: NAME -->' and '<!-- end -->' in the document, found none.")
 
     def made(found: re.Match[str]) -> str:
-        records = read_records(folder / f"{found[2]}.jsonl")
-        return found[1] + MAKERS[found[2].partition("-")[0]](records) + found[3]
+        study = found[2].partition("-")[0]
+        if study not in MAKERS:
+            names = ", ".join(f"{name}-…" for name in MAKERS)
+            raise ValueError(f"unknown records '{found[2]}': expected {names}.{closest(study, MAKERS)}")
+        return found[1] + MAKERS[study](read_records(folder / f"{found[2]}.jsonl")) + found[3]
 
     return _MARKED.sub(made, document)
 
@@ -52,4 +56,8 @@ def _table1(records: Sequence[table1.Record]) -> str:
     return table1.markdown(table1.rows(records), records)
 
 
-MAKERS: dict[str, Maker] = {"table1": _table1}
+def _language(study: str) -> Maker:
+    return lambda records: language.markdown(language.VIEWS[study], records)
+
+
+MAKERS: dict[str, Maker] = {"table1": _table1, **{study: _language(study) for study in language.VIEWS}}

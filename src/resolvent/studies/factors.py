@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from resolvent.studies.grid import Cell
+from resolvent.studies.grid import Cell, slug
 from resolvent.studies.table1 import Preset, preset_of, run_config
 from resolvent.train import RunConfig
 
@@ -35,7 +34,7 @@ def cells(
     return {
         setting: [
             Cell(task, structure, seed, _config(size, task, structure, seed, setting, changes),
-                 out / task / structure.replace("/", "_") / _slug(setting) / f"seed{seed}")
+                 out / task / structure.replace("/", "_") / slug(setting) / f"seed{seed}")
             for structure in structures
             for seed in seeds
         ]
@@ -58,7 +57,3 @@ def _config(size: Preset, task: str, structure: str, seed: int, setting: str, ch
         size = dataclasses.replace(size, first_blocks={} if value == _NONE else {**size.first_blocks, task: value})
     own = [] if setting == UNCHANGED or key in ("gate", "first") else [setting]
     return run_config(size, task, structure, seed).changed([*changes, *own])
-
-
-def _slug(setting: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.=@-]+", "_", setting)

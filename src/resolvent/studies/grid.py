@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -55,7 +56,12 @@ class Standing:
     cell: Cell
     step: int
     loss: float | None
-    accuracy: float | None
+    found: float | None  # accuracy, or perplexity, at its last evaluation
+
+
+def slug(setting: str) -> str:
+    """A setting as the name of a folder."""
+    return re.sub(r"[^A-Za-z0-9.=@-]+", "_", setting)
 
 
 class CellError(RunError):
@@ -117,7 +123,8 @@ def _standing(cell: Cell) -> Standing:
             values = json.loads(line)
         except ValueError:
             continue
-        step, loss, found = values["step"], values["loss"], values.get("accuracy", found)
+        step, loss = values["step"], values["loss"]
+        found = values.get("accuracy", values.get("perplexity", found))
     return Standing(cell, step, loss, found)
 
 

@@ -1,4 +1,8 @@
-"""Language models on real text: the paper's sizes, and a ladder that two cores can climb."""
+"""Language models on real text: the paper's sizes, a ladder that two cores can climb, and the studies on them.
+
+A study is structures × rules × seeds on a corpus. Studies with the same `out` share their runs: what one has trained,
+the next one reads.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from resolvent.model.config import PRESETS as MODELS
 from resolvent.model.config import TRAINING, ModelConfig
 from resolvent.patterns import PAPER_STRUCTURES
 from resolvent.patterns.errors import closest
-from resolvent.studies.grid import Cell
+from resolvent.studies.grid import Cell, slug
 from resolvent.train import RunConfig, TrainConfig
 from resolvent.train.text import Text
 
@@ -24,6 +28,8 @@ class Preset:
     model: ModelConfig
     train: TrainConfig
     context: int
+    seeds: int = 1
+    first_seed: int = 0
 
 
 def _paper(name: str) -> Preset:
@@ -52,6 +58,31 @@ PRESETS: dict[str, Preset] = {
 }
 
 
+@dataclass(frozen=True)
+class Study:
+    """What is compared: every structure with every rule."""
+
+    structures: tuple[str, ...]
+    rules: tuple[str, ...] = ("softmax",)
+
+
+_FEW = ("exponential+cache", "quadratic+cache", "dense")
+
+STUDIES: dict[str, Study] = {
+    "pareto": Study(tuple(PAPER_STRUCTURES)),
+    "mamba": Study(("first-order",), ("softmax", "mamba")),
+    "sharing": Study(_FEW, ("softmax", "tied")),
+    "normalisation": Study(_FEW, ("softmax", "softmax:gate=0.5", "whole")),
+    "length": Study(tuple(PAPER_STRUCTURES)),
+}
+_OWN = {  # settings that tell the cells of a study apart
+    "model.pattern": "--structures",
+    "model.coefficients": "--rules",
+    "train.seed": "--seeds",
+    "task.corpus": "--corpus",
+}
+
+
 def preset_of(name: str) -> Preset:
     if name not in PRESETS:
         raise ValueError(f"unknown preset '{name}' of text: expected {', '.join(PRESETS)}.{closest(name, PRESETS)}")
@@ -66,14 +97,21 @@ def run_config(size: Preset, corpus: str, structure: str, seed: int, rule: str =
 
 
 def cells(
-    preset: str, corpus: str, out: Path, structures: Sequence[str] | None = None, seeds: int = 1,
-    changes: Sequence[str] = (),
+    study: str, preset: str, corpus: str, out: Path, *, structures: Sequence[str] | None = None,
+    rules: Sequence[str] | None = None, seeds: int | None = None, changes: Sequence[str] = (),
 ) -> list[Cell]:  # fmt: skip
-    """A run of every structure, seed by seed."""
-    size = preset_of(preset)
+    """Every run of a study, seed by seed, so that a study that is stopped has whole comparisons."""
+    size, compared = preset_of(preset), STUDIES[study]
+    for change in changes:
+        if (key := change.partition("=")[0].strip()) in _OWN:
+            raise ValueError(f"the study sets {key} itself: expected {_OWN[key]} instead of --set {change}.")
+    if seeds is not None and seeds < 1:
+        raise ValueError(f"expected at least one seed, got {seeds}.")
     return [
-        Cell("text", structure, seed, run_config(size, corpus, structure, seed).changed(changes),
-             out / structure.replace("/", "_") / f"seed{seed}")
-        for seed in range(seeds)
-        for structure in structures or PAPER_STRUCTURES
+        Cell("text", structure if rule == "softmax" else f"{structure} · {rule}", seed,
+             run_config(size, corpus, structure, seed, rule).changed(changes),
+             out / "runs" / structure.replace("/", "_") / slug(rule) / f"seed{seed}")
+        for seed in range(size.first_seed, size.first_seed + (seeds or size.seeds))
+        for structure in dict.fromkeys(structures or compared.structures)
+        for rule in dict.fromkeys(rules or compared.rules)
     ]  # fmt: skip
