@@ -1,0 +1,288 @@
+"""Studies on text from records made by hand: costs, the frontier, grades both ways, and what is refused."""
+
+import csv
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import resolvent as rv
+from resolvent.model import LanguageModel, ModelConfig
+from resolvent.report import language, results
+from resolvent.report import language_claims as said
+from resolvent.report.figures import save
+from resolvent.report.language_figures import by_place, frontier, pareto_figure
+from resolvent.report.variants import PAPER, Variant, variants
+
+CONFIG = ModelConfig(layers=2, dim=32, heads=2)
+
+
+def record(
+    structure: Any, perplexity: float, seed: int = 0, rule: Any = "softmax", lengths: dict[int, float] | None = None,
+    **model: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Of a run on 64 tokens; perplexities at other lengths are the same everywhere in the context."""
+    shape = ModelConfig.from_dict(CONFIG.to_dict() | {"pattern": structure, "coefficients": rule} | model)
+    task = {"name": "text", "corpus": "out/text/words", "context": 64, "tokenizer": "bytes", "sha256": "s"}
+    made = {
+        "config": {"model": shape.to_dict(), "task": task, "train": {"seed": seed, "learning_rate": 0.002}},
+        "surroundings": {"torch": "2", "machine": "m", "commit": "c"},
+        "parameters": 25_000,
+        "seconds": 36.0,
+        "tokens": 10_000,
+        "skipped_steps": 0,
+        "evaluation": {"loss": math.log(perplexity), "bits_per_byte": math.log2(perplexity)},
+    }
+    if lengths:
+        made["lengths"] = [
+            {"context": n, "loss": math.log(p), "by_place": [[0, n // 2 - 1, 9, math.log(p)], [n // 2, n - 1, 9, 2.0]]}
+            for n, p in lengths.items()
+        ]
+    return made
+
+
+def of(**perplexities: Sequence[float]) -> dict[str, Variant]:
+    """Variants of structures by name, with `_` for what a keyword cannot hold."""
+    names = {name.replace("_c", "+cache").replace("_", "-").replace("8", ":8"): p for name, p in perplexities.items()}
+    found = variants([record(name, p, seed) for name, each in names.items() for seed, p in enumerate(each)])
+    return {variant.name: variant for variant in found}
+
+
+# Costs
+
+
+@pytest.mark.parametrize(("structure", "rule", "model"), [
+    *((spec, "softmax", {}) for spec in rv.PAPER_STRUCTURES),
+    ("first-order", "mamba", {}),
+    ("dense", "tied", {"kv_heads": 1}),
+    (["local:4", "quadratic+cache"], ["softmax", "whole"], {}),
+    ([["dense", "dense", "first-order", "order:3"], "exponential"], "softmax", {"heads": 4}),
+])  # fmt: skip
+def test_costs_are_those_of_the_model(structure: Any, rule: Any, model: dict[str, Any]) -> None:
+    made = record(structure, 5.0, rule=rule, **model)
+    [found] = variants([made])
+    whole = LanguageModel.shape_only(ModelConfig.from_dict(made["config"]["model"])).profile(64)
+    assert found.mixing_madds == pytest.approx(whole.mixing_share * whole.madds_per_token)
+    assert found.cache_bytes == whole.cache_bytes
+
+
+def test_variants_group_and_sort() -> None:
+    records = [record("dense", 4.0, 1), record("dense", 5.0, 0), record("dense", 6.0, 0, "tied")]
+    first, second = variants(records)
+    assert (first.name, first.perplexities) == ("dense", pytest.approx([5.0, 4.0]))
+    assert (second.name, second.rule, second.bits) == ("dense · tied", "tied", pytest.approx([math.log2(6)]))
+    assert first.milliseconds == pytest.approx(3600)
+    mixed = variants([record(["local:2", "dense"], 4.0)])[0]
+    assert (mixed.structure, mixed.kind, mixed.grows) == ("local:2 | dense", "recurrent", ("", ""))
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"name": "copy"}, "expected records of runs on text, got one on 'copy'"),
+    ({"sha256": "t"}, "different texts.*expected one sha256 in all records, got s, t"),
+    ({"context": 32}, "expected one context in all records, got 32, 64"),
+    ({}, r"expected each seed of dense once, got \[0, 0\]"),
+])  # fmt: skip
+def test_what_cannot_be_compared_is_refused(change: dict[str, Any], message: str) -> None:
+    other = record("dense", 5.0)
+    other["config"]["task"] |= change
+    with pytest.raises(ValueError, match=message):
+        variants([record("dense", 4.0), other])
+
+
+# The frontier
+
+
+@pytest.mark.parametrize(("points", "kept"), [
+    ([(1, 5), (2, 4), (3, 3)], [0, 1, 2]),
+    ([(3, 3), (1, 5), (2, 4)], [1, 2, 0]),
+    ([(1, 5), (2, 6), (3, 4)], [0, 2]),  # dearer and worse
+    ([(1, 5), (2, 5)], [0]),  # dearer and no better
+    ([(2, 4), (2, 5)], [0]),  # worse at the same cost
+    ([(2, 4), (2, 4)], [0, 1]),
+    ([(1, 1), (2, 2), (3, 3)], [0]),
+])  # fmt: skip
+def test_frontier(points: list[tuple[float, float]], kept: list[int]) -> None:
+    assert frontier(points) == kept
+
+
+# Grades
+
+
+@pytest.mark.parametrize(("one", "other", "how", "grade"), [
+    ([5.0, 5.1], [5.2, 5.3], "better", "supported"),
+    ([5.2, 5.3], [5.0, 5.1], "better", "contradicted"),
+    ([5.0, 5.3], [5.2, 5.4], "better", "open"),
+    ([5.0, 5.0], [5.02, 5.02], "better", "open"),  # 0.4 %
+    ([5.0], [5.08], "better", "open"),  # 1.6 % of a single seed
+    ([5.0], [5.15], "better", "supported"),
+    ([5.0], [], "better", "not run"),
+    ([5.01, 5.0], [5.0, 5.0], "no worse", "supported"),
+    ([4.0, 4.0], [5.0, 5.0], "no worse", "supported"),
+    ([5.1, 5.1], [5.0, 5.0], "no worse", "contradicted"),
+    ([5.1], [5.0], "no worse", "open"),
+    ([], [5.0], "no worse", "not run"),
+    ([5.08, 5.05], [5.0, 5.01], "close", "supported"),
+    ([4.0, 4.0], [5.0, 5.0], "close", "supported"),
+    ([5.15, 5.05], [5.0, 5.01], "close", "open"),
+    ([5.4, 5.3], [5.0, 5.01], "close", "contradicted"),
+    ([5.4], [], "close", "not run"),
+])  # fmt: skip
+def test_compared(one: list[float], other: list[float], how: Any, grade: str) -> None:
+    found = of(**{name: each for name, each in (("dense", one), ("attention", other)) if each})
+    assert said.Compared("", "dense", "attention", how).grade(found) == grade
+
+
+@pytest.mark.parametrize(("middle", "grade"), [
+    ([5.3, 5.35], "supported"),
+    ([5.3, 5.6], "open"),
+    ([5.7, 5.8], "contradicted"),
+    ([5.45], "open"),  # 54 %, with a single seed
+    ([5.3], "supported"),
+    ([4.0], "supported"),  # beyond the far end
+    ([7.0], "contradicted"),
+])  # fmt: skip
+def test_most_of_the_way(middle: list[float], grade: str) -> None:
+    found = of(first_order=[6.0, 6.0], quadratic=middle, attention=[5.0, 5.0])
+    assert said.Most("", "quadratic", "attention").grade(found) == grade
+    assert said.Most("", "quadratic", "dense").grade(found) == "not run"
+    level = of(first_order=[5.0, 5.0], quadratic=middle, attention=[5.0, 5.0])
+    assert said.Most("", "quadratic", "attention").grade(level) == "open"  # there is no way to go
+
+
+@pytest.mark.parametrize(("quadratic", "grade"), [
+    ([5.2, 5.2], "supported"),
+    ([5.48, 5.5], "open"),
+    ([5.8, 5.8], "contradicted"),
+])  # fmt: skip
+def test_a_curve(quadratic: list[float], grade: str) -> None:
+    curve = said.PARETO[-1]
+    found = of(first_order=[6, 6], exponential=[5.5, 5.5], exponential_c=[5.9, 5.9], quadratic=quadratic, dense=[5, 5])
+    assert isinstance(curve, said.Curve)
+    assert curve.grade(found) == grade
+    assert curve.grade({name: v for name, v in found.items() if name != "dense"}) == "not run"
+
+
+def test_the_papers_numbers_support_its_ablation() -> None:
+    found = variants([record("first-order", PAPER["first-order"]),
+                      record("first-order", PAPER["first-order · mamba"], rule="mamba")])  # fmt: skip
+    assert [grade for *_, grade in language.grades(language.VIEWS["mamba"], found)] == ["supported"]
+    assert language.grades(language.VIEWS["mamba"], found[:1])[0][2] == "not run"
+
+
+def test_sharing_and_normalisation_grade_every_structure() -> None:
+    rules = {"softmax": 5.0, "tied": 5.05, "whole": 4.8, "softmax:gate=0.5": 5.2}
+    records = [record(structure, p + 0.001 * seed, seed, rule)
+               for structure in ("dense", "order:8") for rule, p in rules.items() for seed in (0, 1)]  # fmt: skip
+    found = variants(records)
+    shared = {what: grade for _, what, grade in language.grades(language.VIEWS["sharing"], found)}
+    assert shared["multiply-adds of dense · tied < multiply-adds of dense"] == "supported"
+    assert shared["cache of order:8 · tied < cache of order:8"] == "supported"
+    assert shared["order:8 · tied ≲ order:8"] == "supported"
+    assert len(shared) == 6
+    kept = {what: grade for _, what, grade in language.grades(language.VIEWS["normalisation"], found)}
+    assert kept["dense < dense · softmax:gate=0.5"] == "supported"
+    assert kept["order:8 · whole overflows"] == "contradicted"
+    assert kept["dense < dense · whole"] == "contradicted"
+    records[-4]["skipped_steps"] = 1  # of order:8 · whole
+    assert said.Overflows("", "order:8 · whole").grade({v.name: v for v in variants(records)}) == "open"
+    backwards = said.Cheaper("", "dense", "order:8", "cache")
+    assert backwards.grade({v.name: v for v in found}) == "contradicted"
+    assert (
+        backwards.grade({}) == said.Overflows("", "dense").grade({}) == said.Keeps("", "dense").grade({}) == "not run"
+    )
+
+
+@pytest.mark.parametrize(("lengths", "grade"), [
+    ([{64: 5.0, 128: 6.0, 256: 4.9}, {64: 5.5, 256: 5.5}], "supported"),  # the longest counts, seed by seed
+    ([{64: 5.0, 256: 4.9}, {64: 5.5, 256: 5.6}], "open"),
+    ([{64: 5.0, 256: 5.1}, {64: 5.5, 256: 5.6}], "contradicted"),
+    ([{64: 5.0, 256: 5.05}], "open"),
+    ([{64: 5.0}], "not run"),
+])  # fmt: skip
+def test_keeps(lengths: list[dict[int, float]], grade: str) -> None:
+    found = variants([record("dense", 5.0, seed, lengths=each) for seed, each in enumerate(lengths)])
+    assert language.grades(language.VIEWS["length"], found)[0][1:] == ("dense keeps its perplexity", grade)
+
+
+# What is written
+
+
+def nine(**options: Any) -> list[dict[str, Any]]:
+    heights = (4.9, 5.9, 5.7, 5.35, 4.85, 5.1, 5.15, 5.0, 5.08)
+    return [record(spec, p * (1 + 0.004 * seed), seed, **options)
+            for spec, p in zip(rv.PAPER_STRUCTURES, heights, strict=True) for seed in (0, 1, 2)]  # fmt: skip
+
+
+RECORDS = {
+    "pareto": nine(),
+    "mamba": [record("first-order", 6.0), record("first-order", 5.5, rule="mamba")],
+    "sharing": [record("dense", 5.0, s, rule) for rule in ("softmax", "tied") for s in (0, 1)],
+    "normalisation": [record("dense", 5.0, rule=rule) for rule in ("softmax", "softmax:gate=0.5", "whole")],
+    "length": nine(lengths={64: 5.0, 128: 5.1, 512: 5.2}),
+}
+
+
+@pytest.mark.parametrize("study", RECORDS)
+def test_every_view_is_drawn_and_told(study: str, tmp_path: Path) -> None:
+    view, records = language.VIEWS[study], RECORDS[study]
+    found = variants(records)
+    assert save(view.figure(found), tmp_path / "figure.png").stat().st_size > 10_000
+    page = language.page(view, records, "A <title>")
+    assert page.count("data:image/png;base64,") == 1
+    assert "A &lt;title&gt;" in page
+    assert not re.search("https?://", page)
+    language.write_csv(found, tmp_path / "table.csv")
+    rows = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
+    assert len(rows) == len(found) * (3 if study == "length" else 1)
+    assert float(rows[0]["mixing_madds_per_token"]) == found[0].mixing_madds
+    results.write_records(records, tmp_path / f"{study}-quick.jsonl")
+    mark = f"<!-- records: {study}-quick -->\n"
+    made = results.renewed(f"By hand.\n{mark}old\n<!-- end -->\n", tmp_path)
+    assert made == f"By hand.\n{mark}{language.markdown(view, records)}<!-- end -->\n"
+    for _, what, grade in language.grades(view, found):
+        assert f"| {what} | {grade} |" in made
+    assert "Scale: 25k parameters, contexts of 64, 10k tokens of words (bytes)" in made
+
+
+def test_numbers_in_the_table() -> None:
+    text = language.markdown(language.VIEWS["pareto"], RECORDS["pareto"])
+    assert re.search(r"^\| first-order \| .* \| 5\.72 ± 0\.02 \| 2\.517 ± 0\.006 \| 31\.28 \|$", text, re.MULTILINE)
+    assert "by cache: first-order, local:8" not in text  # dearer and worse
+    assert "by multiply-adds: first-order, quadratic+cache, " in text
+    rules = language.markdown(language.VIEWS["mamba"], RECORDS["mamba"])
+    assert re.search(r"^\| first-order \| mamba \| .* \| 30\.64 \| -8\.3% \|$", rules, re.MULTILINE)
+    lengths = language.markdown(language.VIEWS["length"], RECORDS["length"])
+    assert "| structure | 64 | 128 | 512 |" in lengths
+
+
+def test_names_do_not_overlap() -> None:
+    figure = pareto_figure(variants(RECORDS["pareto"]))
+    for axes in figure.axes[:2]:
+        names = [text for text in axes.texts if text.get_text()]
+        assert {text.get_text().split()[0] for text in names} == set(rv.PAPER_STRUCTURES)
+        boxes = [text.get_window_extent() for text in names]
+        assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    grown = {text.get_text().split()[0]: text.get_text().split("  ")[1] for text in figure.axes[1].texts
+             if text.get_text()}  # fmt: skip
+    assert (grown["exponential"], grown["exponential+cache"]) == ("O(n)", "O(log n)")
+
+
+def test_places_are_middles() -> None:
+    [found] = variants([record("dense", 5.0, lengths={64: 5.0, 128: 4.0})])
+    assert by_place(found) == [(32.5, pytest.approx([4.0])), (96.5, pytest.approx([math.exp(2)]))]
+
+
+def test_unknown_records_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"unknown records 'paretto-x'.*Did you mean 'pareto'"):
+        results.renewed("<!-- records: paretto-x -->\n<!-- end -->", tmp_path)
+
+
+def test_scores_are_on_the_scale_that_is_stated() -> None:
+    stated = [math.log(ratio) for ratio in (1.005, 1.02, 1.02, 1.05)]
+    assert dataclasses.astuple(said.PERPLEXITY) == pytest.approx(stated)
+    assert "by more than 0.5%, or 2%" in said.Compared.rule
+    assert "by more than 2%; contradicted if the mean of a is above that of b by more than 5%" in said.Compared.rule
