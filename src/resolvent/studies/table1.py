@@ -43,7 +43,7 @@ PRESETS: dict[str, Preset] = {
         structures=("attention", "local:8", "first-order", "quadratic", "dense"),
     ),
     "small": Preset(
-        about="copy of up to 24 symbols, recall of up to 8 and multi-hop of up to 12 pairs; 63 runs, an hour on two cores",
+        about="copies of up to 24 symbols, up to 8 pairs (multi-hop 12); 63 runs in about an hour on two cores",
         model=ModelConfig(vocab_size=32, layers=2, dim=64, heads=2, init_std=0.05),
         train=TrainConfig(steps=2000, warmup=200, eval_every=250, learning_rate=2e-3, batch=64, eval_batches=16),
         tasks={
