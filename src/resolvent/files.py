@@ -1,7 +1,9 @@
-"""Files that are whole or not there, whatever is killed when and however full the disk is."""
+"""Files that are whole or not there, whatever is killed when, and what is said when the disk is full."""
 
 from __future__ import annotations
 
+import errno
+import glob
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,33 +11,80 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_SAID = tuple(os.strerror(number) for number in _FULL)
+
+
+class DiskFullError(OSError):
+    """There was no room for a file. What was written before is kept."""
+
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def room_for(path: Path) -> Iterator[None]:
+    """Say it plainly when there is no room."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        full = error.errno in _FULL if isinstance(error, OSError) else any(word in str(error) for word in _SAID)
+        if full:
+            raise DiskFullError(
+                f"no room to write {path} ({error}): free some space and run the same again: it goes on."
+            ) from error
+        if isinstance(error, SafetensorError):
+            raise OSError(f"{path} could not be written: {error}") from error
+        raise
+
+
+@contextmanager
+def whole(path: Path, *, alone: bool = False) -> Iterator[Path]:
     """A name beside `path` to write to; what is there in the end is put on disk and takes the name `path`.
 
-    If anything fails, `path` stays as it was, and nothing is left beside it.
+    If anything fails, `path` stays as it was, and nothing is left beside it. What a kill leaves is removed the next
+    time. If no other process can write this file now, `alone` gives the same name each time.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    try:
-        yield beside
-        with beside.open("rb+") as file:
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except SafetensorError as error:  # what it says of a disk that is full, or a folder that is not writable
-        raise OSError(f"{path} could not be written: {error}") from error
-    finally:
-        beside.unlink(missing_ok=True)
-    with suppress(OSError):  # the new name, too; not every system syncs folders
-        handle = os.open(path.parent, os.O_RDONLY)
+    beside = path.with_name(f".{path.name}.new" if alone else f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    with room_for(path):
+        _remove_left_overs(path)
         try:
-            os.fsync(handle)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield beside
+            with beside.open("rb+") as file:
+                os.fsync(file.fileno())
+            beside.replace(path)
         finally:
-            os.close(handle)
+            beside.unlink(missing_ok=True)
+    settle(path.parent)
+
+
+def _remove_left_overs(path: Path) -> None:
+    """What processes that are no more have left beside a file."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.????????"):
+        number = left.name.split(".")[-2]
+        if number.isdecimal() and not _is_alive(int(number)):
+            left.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is someone else's
+        return True
+    return True
 
 
 def write_text(path: Path, text: str) -> None:
     """All of the text, or the file as it was."""
     with whole(path) as beside:
-        beside.write_text(text)
+        beside.write_text(text, encoding="utf-8")
+
+
+def settle(folder: Path) -> None:
+    """Names in a folder reach the disk, where the system can be asked for that."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -69,6 +69,8 @@ def train_a_model(
         print(json.dumps(found, indent=2))
     else:
         print(f"{spec} on {task}: {summary(found)}")
+        if task == "text":
+            print(_use_of_the_machine(found))
     if out is not None:
         say_written(out)
 
@@ -96,6 +98,18 @@ def summary(found: dict[str, Any]) -> str:
         said = f"accuracy {e['accuracy']:.4f} per token, {e['sequence_accuracy']:.4f} per sequence"
     speed = f"{found['tokens'] / max(found['seconds'], 1e-9):,.0f} tokens/s"
     return f"{said}, after {found['steps']:,} steps in {found['seconds']:.0f} s ({speed})"
+
+
+def _use_of_the_machine(found: dict[str, Any]) -> str:
+    """Multiply-adds that the model needs, forward and twice that backward, against matrix products measured now."""
+    from resolvent.bench.machine import measure_machine
+    from resolvent.model import LanguageModel, ModelConfig
+
+    model = LanguageModel.shape_only(ModelConfig.from_dict(found["config"]["model"]))
+    madds = model.profile(found["config"]["task"]["context"]).madds_per_token
+    speed = 6 * madds * found["tokens"] / max(found["seconds"], 1e-9) / 1e9
+    most = measure_machine().matmul_gflops
+    return f"{speed:,.1f} GFLOP/s, {speed / most:.0%} of the {most:,.0f} that matrix products reach here"
 
 
 @app.command("evaluate")

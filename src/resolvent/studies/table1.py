@@ -43,12 +43,12 @@ PRESETS: dict[str, Preset] = {
         structures=("attention", "local:8", "first-order", "quadratic", "dense"),
     ),
     "small": Preset(
-        about="copy of up to 24 symbols, up to 12 pairs, 63 runs in about an hour on two cores",
+        about="copies of up to 24 symbols, up to 8 pairs (multi-hop 12); 63 runs in about an hour on two cores",
         model=ModelConfig(vocab_size=32, layers=2, dim=64, heads=2, init_std=0.05),
         train=TrainConfig(steps=2000, warmup=200, eval_every=250, learning_rate=2e-3, batch=64, eval_batches=16),
         tasks={
             "copy": {"vocab_size": 32, "length": 24, "least": 4},
-            "recall": {"vocab_size": 32, "pairs": 12, "length": 48},
+            "recall": {"vocab_size": 32, "pairs": 8, "length": 32},
             "multihop": {"vocab_size": 32, "pairs": 12, "length": 48},
         },
         train_of_task={"recall": {"curriculum": 0.3}, "multihop": {"curriculum": 0.3}},  # see docs/log.md

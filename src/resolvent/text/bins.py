@@ -12,8 +12,9 @@ from typing import Any, final
 
 import numpy as np
 
+from resolvent.files import room_for
 from resolvent.text.corpus import DTYPE, Counts
-from resolvent.text.files import BLOCK, TextError, append, blocks, room_for
+from resolvent.text.files import BLOCK, TextError, append, blocks
 from resolvent.text.reading import Piece
 from resolvent.text.sources import SPLITS
 from resolvent.text.tokenizer import Ids

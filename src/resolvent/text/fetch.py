@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from resolvent.text.files import TextError, cache_folder, room_for, settle, sha256_of
+from resolvent.files import room_for, settle
+from resolvent.text.files import TextError, cache_folder, sha256_of
 
 _SECONDS = 900  # that pip may take
 _NEW = ".new-"

@@ -1,8 +1,7 @@
-"""Files that are whole or not there, what is said when the disk is full, and the folder for what was fetched."""
+"""Hashes and pieces of files, locks, and the folder for what was fetched."""
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -11,29 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from resolvent.files import whole
+
 BLOCK = 2**20
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class TextError(ValueError):
     """A text, tokenizer or corpus that cannot be used: the message says what was expected."""
-
-
-class DiskFullError(OSError):
-    """There was no room for a file. What was written before is kept."""
-
-
-@contextmanager
-def room_for(path: Path) -> Iterator[None]:
-    """Say it plainly when there is no room."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        raise DiskFullError(
-            f"no room to write {path} ({error.strerror}): free some space and run the same again: it goes on."
-        ) from error
 
 
 def append(descriptor: int, data: bytes) -> None:
@@ -44,35 +27,15 @@ def append(descriptor: int, data: bytes) -> None:
 
 
 def write_json(path: Path, content: dict[str, Any], date: float | None = None) -> None:
-    """Whole or not at all: beside its place first, then moved there. With a date, it is as if written then."""
-    new = path.with_name(f".{path.name}.new")
-    with room_for(path):
+    """Whole or not at all. With a date, it is as if written then."""
+    with whole(path, alone=True) as beside:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-            try:
-                append(descriptor, (json.dumps(content, indent=1) + "\n").encode())
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            if date is not None:
-                os.utime(new, (date, date))
-            new.replace(path)
+            append(descriptor, (json.dumps(content, indent=1) + "\n").encode())
         finally:
-            new.unlink(missing_ok=True)
-
-
-def settle(folder: Path) -> None:
-    """Names in a folder reach the disk, where the system can be asked for that."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
+            os.close(descriptor)
+        if date is not None:
+            os.utime(beside, (date, date))
 
 
 def blocks(path: Path) -> Iterator[bytes]:
