@@ -27,8 +27,13 @@ def whole(path: Path) -> Iterator[Path]:
         raise OSError(f"{path} could not be written: {error}") from error
     finally:
         beside.unlink(missing_ok=True)
-    with suppress(OSError):  # the new name, too; not every system syncs folders
-        handle = os.open(path.parent, os.O_RDONLY)
+    sync_names(path.parent)
+
+
+def sync_names(folder: Path) -> None:
+    """Put on disk which names a folder has."""
+    with suppress(OSError):  # not every system syncs folders
+        handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
