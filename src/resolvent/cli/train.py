@@ -52,9 +52,11 @@ def train_a_model(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from resolvent.train import train
     from resolvent.train.board import Board
+    from resolvent.train.processes import rank_here
 
     config = _config(task, spec, rule, corpus, preset, seed).changed(changes or [])
-    line, board = _Line(), None if tensorboard is None else Board(tensorboard)
+    line, first = _Line(), rank_here() == 0
+    board = Board(tensorboard) if tensorboard is not None and first else None
 
     def show(p: Progress) -> None:
         known = "".join(f"  {name} {value:.3f}" for name, value in p.found.items())
@@ -65,6 +67,8 @@ def train_a_model(
 
     found = train(config, out, show)
     line.end()
+    if not first:  # of several processes, one speaks
+        return
     if as_json:
         print(json.dumps(found, indent=2))
     else:

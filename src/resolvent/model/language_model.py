@@ -103,12 +103,11 @@ class LanguageModel(nn.Module):
 
     def forward(self, tokens: Tensor, *, cu_seqlens: Integers | None = None, start: Integers | None = None) -> Tensor:
         """(B, N) tokens → (B, N, vocab_size) logits. Packed and padded sequences as in `Mixer.forward`."""
-        return self.logits(self.hidden(tokens, cu_seqlens=cu_seqlens, start=start))
+        return self.logits(self._hidden(tokens, cu_seqlens, start))
 
     def hidden(self, tokens: Tensor, *, cu_seqlens: Integers | None = None, start: Integers | None = None) -> Tensor:
         """What the head reads: (B, N, dim)."""
-        self._check(tokens)
-        return self._through(tokens, place(tokens.shape[0], tokens.shape[1], tokens.device, cu_seqlens, start), None)
+        return self._hidden(tokens, cu_seqlens, start)
 
     def extend(
         self, tokens: Tensor, cache: Cache | None = None, *, start: Integers | None = None, room: int | None = None,
@@ -137,7 +136,7 @@ class LanguageModel(nn.Module):
         Logits of a large vocabulary are worked out in parts, and again in the backward pass, so that they never exist
         at once.
         """
-        hidden = self.hidden(tokens, cu_seqlens=cu_seqlens, start=start).flatten(0, 1)
+        hidden = self._hidden(tokens, cu_seqlens, start).flatten(0, 1)
         if targets.shape != tokens.shape:
             raise ValueError(
                 f"expected targets of shape {tuple(tokens.shape)}, as the tokens, got {tuple(targets.shape)}."
@@ -206,6 +205,11 @@ class LanguageModel(nn.Module):
         from resolvent.model.saving import load
 
         return load(folder, device=device, backend=backend)
+
+    def _hidden(self, tokens: Tensor, cu_seqlens: Integers | None, start: Integers | None) -> Tensor:
+        """For `loss` and `forward`, too: where weights are sharded, each is a pass, and no pass is inside another."""
+        self._check(tokens)
+        return self._through(tokens, place(tokens.shape[0], tokens.shape[1], tokens.device, cu_seqlens, start), None)
 
     def _through(self, tokens: Tensor, where: Place, cache: Cache | None) -> Tensor:
         x = self.embedding(tokens)

@@ -42,7 +42,7 @@ class Cell:
         if not path.exists():
             return None
         found = record.read(path)
-        if found["config"] != json.loads(json.dumps(self.config.to_dict())):
+        if not self.config.is_of(found["config"]):
             raise ValueError(
                 f"{path} was run with other settings: expected another --out folder, or move that run away."
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, final
 
@@ -35,14 +35,6 @@ class Batch:
     def rows(self, part: slice) -> Batch:
         """Some of the sequences."""
         return Batch(self.tokens[part], self.targets[part], {name: s[part] for name, s in self.slices.items()})
-
-    def pieces(self, count: int) -> Iterator[Batch]:
-        """The sequences in so many parts, those without targets left out."""
-        size = -(-len(self.tokens) // count)
-        for begin in range(0, len(self.tokens), size):
-            piece = self.rows(slice(begin, begin + size))
-            if (piece.targets != IGNORED).any():
-                yield piece
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from resolvent.tasks import Task, task
 from resolvent.train.text import Text, text
 
 PRECISIONS = ("float32", "bfloat16")
+PARALLEL = ("replicate", "shard")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class TrainConfig:
     solved         stop when this accuracy on full sizes is reached at an evaluation; None to go on to the end
     patience       steps in a row that are not finite, or spikes, before the run is given up; each is skipped
     threads        of torch and the kernels: part of the config, since sums of different order differ in their last bits
+    parallel       on several processes, weights and moments are whole on each ("replicate") or a part on each ("shard")
     """
 
     steps: int = 1000
@@ -52,6 +54,7 @@ class TrainConfig:
     solved: float | None = 0.999
     patience: int = 10
     threads: int = 1
+    parallel: str = "replicate"
 
     def __post_init__(self) -> None:
         least = {"steps": 1, "warmup": 0, "batch": 1, "eval_every": 1, "eval_batches": 1, "checkpoint_every": 1,
@@ -67,6 +70,9 @@ class TrainConfig:
             raise ValueError(f"expected learning_rate > 0, got {self.learning_rate}.")
         if self.precision not in PRECISIONS:
             raise ValueError(f"expected precision {' or '.join(PRECISIONS)}, got {self.precision!r}.")
+        if self.parallel not in PARALLEL:
+            near = closest(str(self.parallel), PARALLEL)
+            raise ValueError(f"expected parallel {' or '.join(PARALLEL)}, got {self.parallel!r}.{near}")
 
     def divisor(self, step: int) -> int:
         """What sizes are divided by at a step, from 0."""
@@ -97,6 +103,16 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         return {"model": self.model.to_dict(), "task": dict(self.task), "train": dataclasses.asdict(self.train)}
+
+    def is_of(self, saved: Mapping[str, Any]) -> bool:
+        """Whether this is the run whose config was saved.
+
+        It may go on with another `parallel`, which leaves its numbers as they are but for rounding; settings that did
+        not exist when it was saved had their defaults.
+        """
+        own = json.loads(json.dumps(self.to_dict()))
+        train = dataclasses.asdict(TrainConfig()) | saved["train"] | {"parallel": self.train.parallel}
+        return bool(own == {**saved, "train": train})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:

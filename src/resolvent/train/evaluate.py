@@ -10,6 +10,7 @@ import torch
 
 from resolvent.model import LanguageModel
 from resolvent.tasks import IGNORED, Task
+from resolvent.train.processes import ALONE, Processes
 
 HELD_OUT = 1 << 40  # added to seeds: no run trains on these streams
 _BUCKETS = 8
@@ -17,12 +18,13 @@ _BUCKETS = 8
 
 @torch.no_grad()
 def accuracy(
-    model: LanguageModel, task: Task, seed: int, batches: int, count: int, precision: str = "float32"
-) -> dict[str, Any]:
+    model: LanguageModel, task: Task, seed: int, batches: int, count: int, precision: str = "float32",
+    processes: Processes = ALONE, parts: int = 1,
+) -> dict[str, Any]:  # fmt: skip
     """Means over held-out batches whose sizes are spread evenly from the least to the largest, and broken down.
 
     `by_size` and others are lists of [from, to, tokens, share right]: sizes and distances in up to eight ranges of
-    equal width, hops one by one.
+    equal width, hops one by one. Each process takes its rows, in so many parts; all find the same.
     """
     model.eval()
     device = model.embedding.weight.device
@@ -34,12 +36,14 @@ def accuracy(
         size = least + (most - least) * index // max(batches - 1, 1)
         batch = task.batch(seed + HELD_OUT, index, count, size=size)
         tokens, targets = (torch.from_numpy(t).to(device) for t in (batch.tokens, batch.targets))
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-            hidden = model.hidden(tokens)
-            scored = targets != IGNORED
-            guesses = model.logits(hidden[scored]).argmax(-1)
-        right = torch.ones_like(targets, dtype=torch.bool)
-        right[scored] = guesses == targets[scored]
+        scored = targets != IGNORED
+        marks = torch.zeros_like(targets)  # 1 where nothing is wrong, added up over processes
+        for rows in processes.slices(count, parts):
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+                guesses = model.logits(model.hidden(tokens[rows])[scored[rows]]).argmax(-1)
+            marks[rows] = 1
+            marks[rows][scored[rows]] = (guesses == targets[rows][scored[rows]]).long()
+        right = processes.summed(marks).bool()
         whole.append(right.all(1).cpu().numpy())
         found, where = right[scored].cpu().numpy(), scored.cpu().numpy()
         rights["size"].append(found)

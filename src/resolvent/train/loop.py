@@ -23,7 +23,7 @@ from resolvent.train.processes import Processes
 from resolvent.train.text import Text
 
 _MEMORY = 100  # steps that a usual gradient is averaged over
-RECORD, METRICS, CHECKPOINT = "run.json", "metrics.jsonl", "checkpoint.safetensors"
+RECORD, METRICS = "run.json", "metrics.jsonl"
 
 
 class DivergedError(RunError):
@@ -62,16 +62,14 @@ def train(
 ) -> dict[str, Any]:
     """Train from scratch, or on from the checkpoint in the folder; the run's record.
 
-    A finished run is not trained again: its record is read and returned.
+    A finished run is not trained again: its record is read and returned. Of several processes, all must call this; the
+    first one writes, and reports.
     """
     if folder is not None and (folder / RECORD).exists():
         done = record.read(folder / RECORD)
-        if done["config"] != json.loads(json.dumps(config.to_dict())):
-            raise ValueError(
-                f"{folder} holds a run with other settings: expected another folder, or the same settings."
-            )
+        _require_same(config, done["config"], folder)
         return done
-    with Processes.joined() as processes:
+    with Processes.joined(config.train.parallel) as processes:
         return _train(config, folder, report, processes)
 
 
@@ -80,17 +78,15 @@ def _train(
 ) -> dict[str, Any]:
     how, task = config.train, config.make_task()
     torch.set_num_threads(how.threads)
+    processes.slices(how.batch)  # or a refusal, before anything is made
     model = LanguageModel.seeded(config.model, how.seed).to(processes.device)
     model.recompute = how.recompute
+    processes.spread(model)
     optimizer = make_optimizer(model, how)
     state = _State()
     metrics = _Metrics(None if folder is None or not processes.first else folder / METRICS)
-    if folder is not None and (folder / CHECKPOINT).exists():
-        saved = checkpoint.load(folder / CHECKPOINT, model, optimizer)
-        if saved["config"] != json.loads(json.dumps(config.to_dict())):
-            raise ValueError(
-                f"{folder} holds a run with other settings: expected another folder, or the same settings."
-            )
+    if folder is not None and (saved := checkpoint.read(folder, model, optimizer, processes)) is not None:
+        _require_same(config, saved["config"], folder)
         state = _State(**saved["state"])
     metrics.forget_after(state.step)
     begin, before = time.perf_counter(), state.seconds
@@ -105,7 +101,7 @@ def _train(
         last = state.step == how.steps
         found: dict[str, float] = {}
         if last or state.step % how.eval_every == 0:
-            found = {measure: evaluate(model, task, how, part=True)[measure]}
+            found = {measure: evaluate(model, task, how, processes, part=True)[measure]}
             state.curve.append([state.step, loss, found[measure]])
             solved = how.solved is not None and measure == "accuracy" and found[measure] >= how.solved
             if solved and how.divisor(state.step) == 1:
@@ -115,10 +111,11 @@ def _train(
             metrics.write(step=state.step, loss=loss, learning_rate=rate, gradient_norm=norm, seconds=state.seconds,
                           tokens_per_second=speed, **found)  # fmt: skip
         known = {measure: state.curve[-1][2]} if state.curve else {}
-        report(Progress(state.step, how.steps, loss, norm, rate, known, speed))
-        if folder is not None and processes.first and not last and state.step % how.checkpoint_every == 0:
+        if processes.first:
+            report(Progress(state.step, how.steps, loss, norm, rate, known, speed))
+        if folder is not None and not last and state.step % how.checkpoint_every == 0:
             about = {"config": config.to_dict(), "state": vars(state)}
-            checkpoint.save(folder / CHECKPOINT, model, optimizer, about)
+            checkpoint.write(folder, model, optimizer, about, processes, how.parallel)
     result = {
         "config": config.to_dict(),
         "surroundings": record.surroundings(),
@@ -128,13 +125,16 @@ def _train(
         "tokens": state.tokens,
         "skipped_steps": state.skipped,
         "solved_at": state.solved_at,
-        "evaluation": evaluate(model, task, how),
+        "evaluation": evaluate(model, task, how, processes),
         "curve": state.curve,
     }
-    if folder is not None and processes.first:
-        model.save(folder / "model")
-        record.write(folder / RECORD, result)
-        (folder / CHECKPOINT).unlink(missing_ok=True)
+    if folder is not None:
+        whole = processes.gathered(model)
+        if processes.first:
+            whole.save(folder / "model")
+            record.write(folder / RECORD, result)
+            checkpoint.remove(folder)
+        processes.wait()  # the record is there when any of them returns
     return {"format": record.FORMAT, "version": record.VERSION, **json.loads(json.dumps(result))}
 
 
@@ -147,33 +147,39 @@ def take_step(
     What is not finite, or has a gradient above `most`, changes nothing.
     """
     batch = task.batch(how.seed, step, how.batch, divisor=how.divisor(step))
-    part = batch.rows(processes.share(how.batch))
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(how, step)
     total, scored = torch.zeros((), device=processes.device), int((batch.targets != IGNORED).sum())
-    for piece in part.pieces(how.accumulate):
+    for rows in processes.slices(how.batch, how.accumulate):
+        piece = batch.rows(rows)
         share = int((piece.targets != IGNORED).sum()) / scored
-        tokens, targets = (torch.from_numpy(t).to(processes.device) for t in (piece.tokens, piece.targets))
+        goals = piece.targets if share else piece.tokens  # any will do with no weight, and all processes take this pass
+        tokens, targets = (torch.from_numpy(t).to(processes.device) for t in (piece.tokens, goals))
         with torch.autocast(processes.device.type, torch.bfloat16, enabled=how.precision == "bfloat16"):
             loss = model.loss(tokens, targets) * share
         loss.backward()
         total += loss.detach()
     total = processes.summed(total)
     processes.sum_gradients(model)
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), how.clip)
-    value, size = float(total), float(norm)
+    value, size = float(total), processes.clip(model, how.clip)
     if math.isfinite(value) and size < most:
         optimizer.step()
     optimizer.zero_grad()
     return value, size, batch.tokens.size
 
 
-def evaluate(model: LanguageModel, task: Task | Text, how: TrainConfig, *, part: bool = False) -> dict[str, Any]:
+def evaluate(
+    model: LanguageModel, task: Task | Text, how: TrainConfig, processes: Processes, *, part: bool = False
+) -> dict[str, Any]:
     """On what was not trained on; of a text, the first `eval_batches` alone if `part`."""
     if isinstance(task, Text):
         batches = how.eval_batches if part else None
-        return on_text(model, task, how.batch, precision=how.precision, batches=batches)
-    return accuracy(model, task, how.seed, how.eval_batches, how.batch, how.precision)
+        found = on_text(model, task, how.batch, precision=how.precision, batches=batches, processes=processes,
+                        parts=how.accumulate)  # fmt: skip
+    else:
+        found = accuracy(model, task, how.seed, how.eval_batches, how.batch, how.precision, processes, how.accumulate)
+    processes.settle(model)
+    return found
 
 
 def make_optimizer(model: LanguageModel, how: TrainConfig) -> torch.optim.AdamW:
@@ -194,6 +200,11 @@ def learning_rate(how: TrainConfig, step: int) -> float:
         return how.learning_rate * (step + 1) / how.warmup
     along = (step - how.warmup) / max(how.steps - how.warmup, 1)
     return how.learning_rate * 0.5 * (1 + math.cos(math.pi * along))
+
+
+def _require_same(config: RunConfig, saved: dict[str, Any], folder: Path) -> None:
+    if not config.is_of(saved):
+        raise ValueError(f"{folder} holds a run with other settings: expected another folder, or the same settings.")
 
 
 def _count_faults(loss: float, norm: float, most: float, state: _State, how: TrainConfig) -> None:

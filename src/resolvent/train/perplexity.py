@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from resolvent.model import LanguageModel
 from resolvent.tasks import IGNORED, Batch
+from resolvent.train.processes import ALONE, Processes
 from resolvent.train.text import HELD_OUT, Text
 
 _ROWS = 4096  # tokens whose logits exist at once
@@ -22,14 +23,14 @@ _BUCKETS = 16
 
 def on_text(
     model: LanguageModel, text: Text, batch: int, *, split: str = HELD_OUT, stride: int | None = None,
-    precision: str = "float32", batches: int | None = None,
+    precision: str = "float32", batches: int | None = None, processes: Processes = ALONE, parts: int = 1,
 ) -> dict[str, Any]:  # fmt: skip
     """Loss, perplexity and bits per byte on a split, or on its first batches alone.
 
     Windows do not overlap unless there is a stride; then only the last `stride` targets of each count. Bits per byte
     divide by the bytes of the text that the targets stand for: all of the split's, or the same share of them.
     """
-    found = measure(model, islice(text.windows(batch, split, stride), batches), precision)
+    found = measure(model, islice(text.windows(batch, split, stride), batches), precision, processes, parts)
     counts = text.opened.counts[split]
     size = counts.bytes * found["tokens"] / max(counts.tokens - 1, 1)
     return {
@@ -42,23 +43,29 @@ def on_text(
 
 
 @torch.no_grad()
-def measure(model: LanguageModel, batches: Iterable[Batch], precision: str = "float32") -> dict[str, Any]:
+def measure(
+    model: LanguageModel, batches: Iterable[Batch], precision: str = "float32", processes: Processes = ALONE,
+    parts: int = 1,
+) -> dict[str, Any]:  # fmt: skip
     """Mean loss over all targets, and over those in each of up to 16 ranges of places in the context.
 
-    `by_place` lists [from, to, targets, mean loss].
+    `by_place` lists [from, to, targets, mean loss]. Each process takes its rows, in so many parts; all find the same.
     """
     was_training = model.training
     model.eval()
     device = model.embedding.weight.device
     sums: np.ndarray[Any, np.dtype[np.float64]] | None = None
-    for batch in batches:
-        tokens, targets = (torch.from_numpy(t).to(device) for t in (batch.tokens, batch.targets))
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-            losses = losses_of(model, model.hidden(tokens), targets)
-        counted = (targets != IGNORED).double().sum(0)
-        new = torch.stack([losses.double().sum(0), counted]).cpu().numpy()
-        sums = new if sums is None else sums + new
+    for batch in (_filled(batch, processes.count) for batch in batches):
+        for rows in processes.slices(len(batch.tokens), parts):
+            tokens, targets = (torch.from_numpy(t[rows]).to(device) for t in (batch.tokens, batch.targets))
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+                losses = losses_of(model, model.hidden(tokens), targets)
+            counted = (targets != IGNORED).double().sum(0)
+            new = torch.stack([losses.double().sum(0), counted]).cpu().numpy()
+            sums = new if sums is None else sums + new
     model.train(was_training)
+    if sums is not None and processes.count > 1:
+        sums = processes.summed(torch.from_numpy(sums).to(device)).cpu().numpy()
     if sums is None or not sums[1].sum():
         raise ValueError("expected at least one target to predict, got none.")
     loss, count = sums.sum(1).tolist()
@@ -69,6 +76,16 @@ def measure(model: LanguageModel, batches: Iterable[Batch], precision: str = "fl
         if (number := sums[1, first:after].sum())
     ]
     return {"loss": loss / count, "perplexity": math.exp(loss / count), "tokens": int(count), "by_place": places}
+
+
+def _filled(batch: Batch, rows: int) -> Batch:
+    """At least so many sequences: no process goes without, and those that are added have no targets."""
+    missing = rows - len(batch.tokens)
+    if missing <= 0:
+        return batch
+    tokens = np.concatenate([batch.tokens, np.repeat(batch.tokens[:1], missing, 0)])
+    targets = np.concatenate([batch.targets, np.full_like(tokens[:missing], IGNORED)])
+    return Batch(tokens, targets)
 
 
 def losses_of(model: LanguageModel, hidden: Tensor, targets: Tensor) -> Tensor:

@@ -1,0 +1,63 @@
+"""For torchrun: runs that follow one another in the same processes, since starting these takes longest.
+
+`python -m torch.distributed.run … tests/train/jobs.py JOBS`: a file with a list of arguments of `run`.
+"""
+
+import json
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+
+from resolvent.model import LanguageModel
+from resolvent.train import RunConfig, loop, train
+
+
+class StoppedError(Exception):
+    pass
+
+
+def run(
+    config: dict[str, Any], folder: str, stop: int | None = None, faults: dict[str, Any] | None = None,
+    many: int = 1 << 24,
+) -> None:  # fmt: skip
+    """Train, up to a step if one is given.
+
+    `faults` has factors for the loss by step, on all processes or the last alone; logits beyond `many` are in parts.
+    """
+    take, loss, step = loop.take_step, LanguageModel.loss, 0
+    folder = folder.replace("RANK", str(dist.get_rank() if dist.is_initialized() else 0))
+    last = not dist.is_initialized() or dist.get_rank() == dist.get_world_size() - 1
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        nonlocal step
+        step = arguments[4]
+        if step == stop:
+            raise StoppedError
+        return take(*arguments, **named)
+
+    def spoilt(self: LanguageModel, *arguments: Any, **named: Any) -> torch.Tensor:
+        factor, where = (faults or {}).get(str(step), (1.0, "all"))
+        return loss(self, *arguments, **named) * (float(factor) if last or where == "all" else 1.0)
+
+    with (
+        patch.object(loop, "take_step", counted),
+        patch.object(LanguageModel, "loss", spoilt),
+        patch("resolvent.model.language_model._MANY", many),
+        suppress(StoppedError),
+    ):
+        train(RunConfig.from_dict(config), Path(folder))
+
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    for job in json.loads(Path(sys.argv[1]).read_text()):
+        try:
+            run(**job)
+        except ValueError as error:
+            Path(f"{job['folder']}.error{dist.get_rank()}").write_text(str(error))
+    dist.destroy_process_group()

@@ -1,0 +1,289 @@
+"""Several processes find what one finds, whole weights or sharded, and go on from one another's checkpoints."""
+
+import dataclasses
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+
+from resolvent.model import LanguageModel, ModelConfig
+from resolvent.studies import language
+from resolvent.text import prepare
+from resolvent.train import Progress, RunConfig, TrainConfig, checkpoint, record, train
+from resolvent.train.loop import make_optimizer
+from resolvent.train.processes import ALONE, Processes
+from resolvent.train.text import Text
+from tests.train import jobs
+
+MODES = ("replicate", "shard")
+MODEL = ModelConfig(vocab_size=20, layers=2, dim=16, heads=2, pattern=["exponential+cache", "first-order"],
+                    coefficients=["softmax", "mamba"], init_std=0.1)  # fmt: skip
+TASK = {"name": "copy", "vocab_size": 20, "length": 8}
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+# The store of torchrun outlives the processes it starts again; shared with them, it hands out addresses of the dead.
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+
+def config(**changes: Any) -> RunConfig:
+    """Shares of 3 and 4 sequences, in three parts, and a gradient that is always clipped."""
+    how = {"steps": 12, "warmup": 4, "batch": 7, "accumulate": 3, "clip": 0.1, "eval_every": 6, "eval_batches": 2,
+           "checkpoint_every": 3, "log_every": 1}  # fmt: skip
+    return RunConfig(MODEL, TASK, TrainConfig(**(how | changes)))
+
+
+def on_text(corpus: str, **changes: Any) -> RunConfig:
+    text = Text(corpus, 32)
+    model = ModelConfig(vocab_size=text.vocab_size, layers=2, dim=16, heads=2, pattern="quadratic")
+    how = TrainConfig(steps=6, warmup=2, batch=4, recompute=True, eval_every=3, eval_batches=2, log_every=1)
+    return RunConfig(model, text.settings(), dataclasses.replace(how, solved=None, **changes))
+
+
+def metrics(folder: Path, name: str = "loss") -> list[float]:
+    return [json.loads(line)[name] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("text")
+    words = np.random.default_rng(0).choice(["the", "cat", "sat", "on", "a", "mat"], 1500)
+    (folder / "words.txt").write_text(" ".join(words))
+    return str(prepare([str(folder / "words.txt")], folder / "corpus", "bytes").folder)
+
+
+@pytest.fixture(scope="module")
+def runs(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs: by one process here, and by two, one after another in one call of torchrun."""
+    out, together = tmp_path_factory.mktemp("runs"), list[dict[str, Any]]()
+
+    def add(name: str, how: RunConfig, **more: Any) -> None:
+        together.append({"config": how.to_dict(), "folder": str(out / name), **more})
+
+    jobs.run(config().to_dict(), str(out / "task"))
+    jobs.run(on_text(corpus).to_dict(), str(out / "text"))
+    faults = {"5": ("nan", "all"), "8": (1e4, "all")}
+    jobs.run(config(spike=20.0).to_dict(), str(out / "faults"), faults=faults)
+    for mode in MODES:
+        add(f"task-{mode}", config(parallel=mode))
+        add(f"text-{mode}", on_text(corpus, parallel=mode), many=2000)
+        add(f"faults-{mode}", config(parallel=mode, spike=20.0), faults=faults | {"5": ("nan", "last")})
+        add(f"half-{mode}", config(parallel=mode), stop=8)
+        for other in MODES:
+            jobs.run(config(parallel=mode).to_dict(), str(out / f"1-{mode}-2-{other}"), stop=8)
+            add(f"1-{mode}-2-{other}", config(parallel=other))
+    add("small", config(batch=1))
+    jobs.run(config(parallel="shard").to_dict(), str(out / "apart-0"), stop=8)
+    add("apart-RANK", config(parallel="shard"))
+    (out / "jobs.json").write_text(json.dumps(together))
+    done = subprocess.run([*TORCHRUN, jobs.__file__, str(out / "jobs.json")], capture_output=True, text=True,
+                          env=ENVIRONMENT)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["task", "text"])
+def test_losses_are_those_of_one_process(runs: Path, name: str, mode: str) -> None:
+    one, two = runs / name, runs / f"{name}-{mode}"
+    assert metrics(two) == pytest.approx(metrics(one), abs=1e-5)
+    assert metrics(two, "gradient_norm") == pytest.approx(metrics(one, "gradient_norm"), rel=1e-5)
+    found, expected = (record.read(folder / "run.json")["evaluation"] for folder in (two, one))
+    assert found["tokens"] == expected["tokens"]
+    measure = "loss" if name == "text" else "accuracy"
+    assert found[measure] == pytest.approx(expected[measure], abs=1e-5 if name == "text" else 0.02)
+    weights = [LanguageModel.load(folder / "model").state_dict() for folder in (one, two)]
+    for key, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][key], weight, rtol=0, atol=1e-4)  # a step of Adam has only a sign
+    assert not list(two.glob("checkpoint*"))
+
+
+def test_clipping_and_the_last_batch_were_tried(runs: Path, corpus: str) -> None:
+    assert min(metrics(runs / "task", "gradient_norm")) > 0.1
+    assert Text(corpus, 32).windows(4).windows % 4 == 1  # the last batch has one window, and there are two processes
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_all_skip_what_one_cannot_use(runs: Path, mode: str) -> None:
+    """A loss that is not finite on one process, and a gradient that is far too large."""
+    found, expected = metrics(runs / f"faults-{mode}"), metrics(runs / "faults")
+    assert found == pytest.approx(expected, rel=1e-6, nan_ok=True)
+    assert [step for step, loss in enumerate(found) if not loss < 100] == [5, 8]
+    assert record.read(runs / f"faults-{mode}" / "run.json")["skipped_steps"] == 2
+
+
+@pytest.mark.parametrize("then", MODES)
+@pytest.mark.parametrize("mode", MODES)
+def test_two_go_on_from_one_and_one_from_two(runs: Path, mode: str, then: str, tmp_path: Path) -> None:
+    whole = metrics(runs / "task")
+    assert metrics(runs / f"1-{mode}-2-{then}") == pytest.approx(whole, abs=1e-5)
+    shutil.copytree(runs / f"half-{mode}", tmp_path, dirs_exist_ok=True)
+    assert metrics(tmp_path) == pytest.approx(whole[:8], abs=1e-5)
+    train(config(parallel=then), tmp_path)
+    assert metrics(tmp_path) == pytest.approx(whole, abs=1e-5)
+
+
+def test_a_sharded_checkpoint_is_in_parts_and_without_pickles(runs: Path) -> None:
+    folder = runs / "half-shard" / "checkpoints"
+    assert (folder / "latest").read_text() == "step_6\n"
+    assert sorted(path.name for path in folder.iterdir()) == ["latest", "step_3", "step_6"]
+    files = sorted((folder / "step_6").iterdir())
+    assert [path.suffix for path in files] == [".safetensors", ".safetensors", ".json"]
+    assert files[0].stat().st_size == pytest.approx(files[1].stat().st_size, rel=0.2)
+
+
+def test_wrong_settings_are_named(runs: Path) -> None:
+    for rank in (0, 1):
+        said = (runs / f"small.error{rank}").read_text()
+        assert said == "expected at least one sequence for each of the 2 processes, got batch=1."
+        said = (runs / f"apart-RANK.error{rank}").read_text()  # each had a folder of its own, one with a checkpoint
+        assert said.startswith("some processes found a checkpoint of step 6, others of step 0")
+    assert len(list(runs.glob("*.error*"))) == 4
+    with pytest.raises(ValueError, match=r"expected parallel replicate or shard, got 'shared'. Did you mean 'shard'"):
+        config(parallel="shared")
+
+
+def test_damaged_parts_are_named(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "half-shard", tmp_path, dirs_exist_ok=True)
+    folder = tmp_path / "checkpoints"
+    first, second, state = sorted((folder / "step_6").iterdir())
+    data = first.read_bytes()
+    first.unlink()  # torch itself would take zeros for it
+    with pytest.raises(ValueError, match=r"step_6 is incomplete.*Write the name of the checkpoint before it into 'lat"):
+        train(config(parallel="shard"), tmp_path)
+    first.write_bytes(data[:-100])
+    with pytest.raises(ValueError, match=r"a file in .*step_6 is damaged"):
+        train(config(parallel="shard"), tmp_path)
+    first.write_bytes(data)
+    with pytest.raises(ValueError, match="holds a run with other settings"):
+        train(config(parallel="shard", seed=1), tmp_path)
+    state.write_text("{")
+    with pytest.raises(ValueError, match=r"state.json is damaged"):
+        train(config(), tmp_path)
+    (folder / "latest").write_text("../step_6")
+    with pytest.raises(ValueError, match=r"names '../step_6', and there is no such checkpoint"):
+        train(config(), tmp_path)
+    (folder / "latest").write_text("step_3")
+    train(config(parallel="shard"), tmp_path)
+    assert metrics(tmp_path) == pytest.approx(metrics(runs / "task"), abs=1e-5)
+    assert second.parent.exists() is False
+
+
+def test_every_moment_leaves_a_checkpoint(tmp_path: Path) -> None:
+    """The folder is copied before each call of the system that changes it: what a kill there would leave."""
+    out, copies, busy = tmp_path / "run", list[tuple[int, Path]](), False
+    how, done = config(parallel="shard"), 0
+    states = dict[int, dict[str, torch.Tensor]]()
+
+    def watched(call: Any) -> Any:
+        def first_copy(*arguments: Any, **named: Any) -> Any:
+            nonlocal busy
+            if not busy and out.exists():
+                busy = True
+                copies.append((done, shutil.copytree(out, tmp_path / f"copy{len(copies)}")))
+                busy = False
+            return call(*arguments, **named)
+
+        return first_copy
+
+    write = checkpoint.write
+
+    def noted(folder: Path, model: LanguageModel, *more: Any) -> None:
+        nonlocal done
+        states[more[1]["state"]["step"]] = {name: t.clone() for name, t in model.state_dict().items()}
+        write(folder, model, *more)
+        done = more[1]["state"]["step"]
+
+    calls = ("open", "mkdir", "rename", "replace", "unlink", "rmdir", "fsync")
+    watching = patch.multiple(os, **{name: watched(getattr(os, name)) for name in calls})
+    with watching, patch.object(checkpoint, "write", noted):
+        whole = train(how, out)
+    unfinished = [(after, copy) for after, copy in copies if not (copy / "run.json").exists()]
+    assert len(copies) > len(unfinished) > 50
+    for after, copy in unfinished:
+        model = LanguageModel.seeded(MODEL, 0)
+        found = checkpoint.read(copy, model, make_optimizer(model, how.train), ALONE)
+        step = 0 if found is None else found["state"]["step"]
+        assert step in (after, after + 3), copy
+        if step:
+            assert all(torch.equal(t, states[step][name]) for name, t in model.state_dict().items()), copy
+    for _, copy in unfinished[:: len(unfinished) // 4]:
+        resumed = train(how, copy)
+        assert {**resumed, "seconds": 0} == {**whole, "seconds": 0}
+        assert metrics(copy) == metrics(out)
+        assert [path.name for path in copy.iterdir() if path.name.startswith("check")] == []
+
+
+def test_killed_processes_go_on(tmp_path: Path) -> None:
+    """The command, on two processes: kill -9 for both while they save after every step; torchrun starts them again."""
+    changes = ["train.steps=24", "train.batch=8", "train.warmup=4", "train.eval_every=12", "train.eval_batches=2",
+               "train.checkpoint_every=1", "train.log_every=1", "train.parallel=shard", "model.dim=16"]  # fmt: skip
+    words = ["train", "copy", "--pattern", "dense", "--preset", "smoke", *(w for c in changes for w in ("--set", c))]
+    command = [*TORCHRUN, "--max-restarts=1", "-m", "resolvent", *words, "--out", str(tmp_path / "cut")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT, text=True)
+    pointer = tmp_path / "cut" / "checkpoints" / "latest"
+    while process.poll() is None and not (pointer.exists() and int(pointer.read_text().removeprefix("step_")) > 4):
+        time.sleep(0.01)
+    workers = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    for worker in workers:
+        os.kill(int(worker), signal.SIGKILL)
+    assert not (tmp_path / "cut" / "run.json").exists()
+    said, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert len(workers) == 2
+    assert said.count("dense on copy: accuracy") == 1  # one process speaks
+    assert errors.count("written: ") == 1
+    one = record.read(tmp_path / "cut" / "run.json")["config"]
+    train(RunConfig.from_dict(one), tmp_path / "one")
+    assert metrics(tmp_path / "cut") == pytest.approx(metrics(tmp_path / "one"), abs=1e-5)
+
+
+def test_commands_of_the_page_fit(corpus: str) -> None:
+    """`docs/distributed.md`: presets and settings exist, the script is one that bash can read."""
+    page = (Path(__file__).parents[2] / "docs" / "distributed.md").read_text()
+    [script] = re.findall(r"^```sbatch\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+    commands = re.findall(r"-m (resolvent train .*)", page.replace("\\\n", ""))
+    assert len(commands) == 4
+    for command in commands:
+        words = shlex.split(command)
+        options = list(pairwise(words))
+        size = language.preset_of(dict(options)["--preset"])
+        found = language.run_config(size, corpus, dict(options)["--pattern"], 0)
+        found = found.changed([value for option, value in options if option == "--set"])
+        assert found.train.accumulate > 1
+
+
+def test_shares_of_a_batch() -> None:
+    for count in (1, 2, 3, 8):
+        for rows in range(count, 20):
+            for parts in (1, 2, 5, 100):
+                each = [Processes(rank, count, torch.device("cpu")).slices(rows, parts) for rank in range(count)]
+                taken = [row for slices in each for part in slices for row in range(rows)[part]]
+                assert taken == list(range(rows))
+                assert {len(slices) for slices in each} == {min(parts, rows // count)}
+                assert all(len(range(rows)[part]) >= 1 for slices in each for part in slices)
+
+
+def test_a_run_of_an_earlier_release_goes_on(tmp_path: Path) -> None:
+    """Its config knows nothing of `parallel`."""
+    done = train(config(steps=2), tmp_path)
+    path = tmp_path / "run.json"
+    path.write_text(path.read_text().replace(',\n   "parallel": "replicate"', ""))
+    assert "parallel" not in record.read(path)["config"]["train"]
+    steps: list[Progress] = []
+    again = train(config(steps=2), tmp_path, steps.append)
+    assert not steps
+    assert math.isclose(again["seconds"], done["seconds"])
