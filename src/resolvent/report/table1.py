@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from resolvent.analysis.congestion import Effort
 from resolvent.analysis.profile import Profile, analyze, describe
 from resolvent.report import page as html
 from resolvent.report.claims import CLAIMS, PAPER, RULE
@@ -20,6 +21,7 @@ from resolvent.report.page import COLOURS
 _TASKS = {"copy": "copy", "recall": "recall", "multihop": "multi-hop"}
 
 _MANY_HOPS = 4
+_SHORT = 128  # tokens up to which a search for routings takes no time
 
 Record = Mapping[str, Any]
 
@@ -44,21 +46,25 @@ def rows(records: Sequence[Record]) -> list[Row]:
         for record in sorted(own, key=_seed):
             scores.setdefault(_task(record), []).append(record["evaluation"]["accuracy"])
         speed = 1e6 * sum(r["seconds"] for r in own) / max(sum(r["tokens"] for r in own), 1)
-        found.append(Row(structure, analyze(structure, longest, effort="quick"), scores, speed))
+        effort: Effort = "search" if longest <= _SHORT else "quick"
+        found.append(Row(structure, analyze(structure, longest, effort=effort), scores, speed))
     return found
 
 
 def terminal(found: Sequence[Row]) -> Table:
     """Accuracy in per cent, ± half the spread over seeds; in brackets the paper's, at its own scale."""
     tasks = _tasks_of(found)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("structure")
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1 if len(tasks) > 1 else 2, 0, 0))
+    table.add_column("structure", no_wrap=True)
     for name in ("reads", "cache", "hops", "cong.", "ms/1k"):
         table.add_column(name, justify="right", no_wrap=True)
     for task in tasks:
         table.add_column(_TASKS[task], justify="right", no_wrap=True)
     for row in found:
-        table.add_row(*_cells(row, tasks))
+        cells = _cells(row, tasks)
+        if len(tasks) > 1:  # in two lines, or it does not fit on 80 columns
+            cells = [cell.replace(" ± ", "±").replace(" (", "\n(") for cell in cells]
+        table.add_row(*cells)
     return table
 
 
@@ -230,7 +236,7 @@ def _score(row: Row, task: str) -> str:
 
 def _notes(records: Sequence[Record]) -> list[str]:
     first = records[0]
-    counts = {task: len({_seed(r) for r in records if _task(r) == task}) for task in dict.fromkeys(map(_task, records))}
+    counts = {task: len(seeds) for task in _TASKS if (seeds := {_seed(r) for r in records if _task(r) == task})}
     hours = sum(record["seconds"] for record in records) / 3600
     said = first["surroundings"]
     rates: dict[str, set[float]] = {}
