@@ -221,7 +221,8 @@ def test_every_moment_leaves_a_checkpoint(tmp_path: Path) -> None:
             assert all(torch.equal(t, states[step][name]) for name, t in model.state_dict().items()), copy
     for _, copy in unfinished[:: len(unfinished) // 4]:
         resumed = train(how, copy)
-        assert {**resumed, "seconds": 0} == {**whole, "seconds": 0}
+        for part in ("steps", "tokens", "skipped_steps", "evaluation", "curve"):
+            assert resumed[part] == whole[part]
         assert metrics(copy) == metrics(out)
         assert [path.name for path in copy.iterdir() if path.name.startswith("check")] == []
 
