@@ -74,16 +74,11 @@ def markdown(found: Sequence[Row], records: Sequence[Record]) -> str:
     head = _head(tasks)
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += ["| " + " | ".join(_cells(row, tasks)) + " |" for row in found]
-    lines += [
-        "",
-        *_notes(records),
-        *_by_hops(found, records),
-        "",
-        "| claim of the paper | grade at this scale |",
-        "|---|---|",
-    ]
-    lines += [f"| {claim} | {grade} |" for claim, grade in grades(found)]
-    return "\n".join([*lines, "", RULE, ""])
+    lines += ["", *_notes(records), *_by_hops(found, records), ""]
+    graded = [f"| {claim} | {grade} |" for claim, grade in grades(found) if grade != "not run"]
+    if graded:
+        lines += ["| claim of the paper | grade at this scale |", "|---|---|", *graded, "", RULE, ""]
+    return "\n".join(lines)
 
 
 def _by_hops(found: Sequence[Row], records: Sequence[Record]) -> list[str]:
