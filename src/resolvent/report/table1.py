@@ -241,12 +241,13 @@ def _notes(records: Sequence[Record]) -> list[str]:
     chosen = f"{next(iter(next(iter(rates.values()))))}" if same else "; ".join(
         f"{name} {', '.join(map(str, sorted(each)))}" for name, each in rates.items())  # fmt: skip
     longest = max(_longest(record) for record in records)
+    commits = " and ".join(dict.fromkeys(str(record["surroundings"]["commit"]) for record in records))
     return [
         f"Reads, cache slots, hops and congestion are theory at n = {longest:,}. Accuracy: share of scored tokens "
         "right, on held-out sequences of all sizes, mean ± half the spread over seeds. In brackets "
         "the paper's figure, at its own, larger scale.",
         f"Seeds: {', '.join(f'{task} {count}' for task, count in counts.items())}. Learning rate: {chosen}. "
-        f"{hours:.1f} hours of one core in all. torch {said['torch']}, {said['machine']}, commit {said['commit']}.",
+        f"{hours:.1f} hours of one core in all. torch {said['torch']}, {said['machine']}, commit {commits}.",
     ]
 
 
