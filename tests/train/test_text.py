@@ -163,5 +163,9 @@ def test_commands(corpus: str, tmp_path: Path) -> None:
     missing = resolvent("train", "text")
     assert missing.returncode == 2
     assert "expected --corpus" in missing.stderr
+    assert (
+        "unknown task 'txt': expected copy, recall, multihop, text. Did you mean 'text'?"
+        in resolvent("train", "txt").stderr
+    )
     other = resolvent("train", "copy", "--corpus", corpus)
     assert "makes its own sequences" in other.stderr

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from resolvent.cli.shared import AsJson, progress, say_written
-from resolvent.cli.study import Watch, study
+from resolvent.cli.study import JOBS, Jobs, Seeds, Structures, Watch, study
 from resolvent.cli.train import Changes
 
 Corpus = Annotated[Path, typer.Option(help="Folder of a prepared text; see 'resolvent data'.")]
@@ -23,21 +23,17 @@ Size = Annotated[
     ),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="The same as --preset quick.")]
-Structures = Annotated[list[str] | None, typer.Option("--structures", help="Only these; repeat.")]
 Rules = Annotated[list[str] | None, typer.Option("--rules", help="These ways to make coefficients instead; repeat.")]
-Seeds = Annotated[int | None, typer.Option(help="Runs of each cell, with seeds one after another.")]
-Jobs = Annotated[int, typer.Option(help="Cells at once; their numbers do not depend on it.")]
 Out = Annotated[
     Path | None,
     typer.Option(help="Folder of runs, which studies on text share, and reports; out/language-PRESET-CORPUS if none."),
 ]
-_JOBS = os.cpu_count() or 1
 
 
 @study.command("pareto")
 def pareto(
     corpus: Corpus, preset: Size = None, quick: Quick = False, structures: Structures = None, seeds: Seeds = None,
-    jobs: Jobs = _JOBS, out: Out = None, changes: Changes = None, as_json: AsJson = False,
+    jobs: Jobs = JOBS, out: Out = None, changes: Changes = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Nine structures on text: the paper's perplexity against complexity, with the Pareto frontier and graded claims.
 
@@ -50,7 +46,7 @@ def pareto(
 @study.command("mamba")
 def mamba(
     corpus: Corpus, preset: Size = None, quick: Quick = False, structures: Structures = None, rules: Rules = None,
-    seeds: Seeds = None, jobs: Jobs = _JOBS, out: Out = None, changes: Changes = None, as_json: AsJson = False,
+    seeds: Seeds = None, jobs: Jobs = JOBS, out: Out = None, changes: Changes = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """First order with the paper's coefficients and with Mamba's rule: the paper's ablation."""
     _run("mamba", corpus, _preset(preset, quick), out, jobs, as_json,
@@ -60,7 +56,7 @@ def mamba(
 @study.command("sharing")
 def sharing(
     corpus: Corpus, preset: Size = None, quick: Quick = False, structures: Structures = None, rules: Rules = None,
-    seeds: Seeds = None, jobs: Jobs = _JOBS, out: Out = None, changes: Changes = None, as_json: AsJson = False,
+    seeds: Seeds = None, jobs: Jobs = JOBS, out: Out = None, changes: Changes = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """A = BD + D' against an A of its own: what half the work and half the cache cost in perplexity."""
     _run("sharing", corpus, _preset(preset, quick), out, jobs, as_json,
@@ -70,7 +66,7 @@ def sharing(
 @study.command("normalisation")
 def normalisation(
     corpus: Corpus, preset: Size = None, quick: Quick = False, structures: Structures = None, rules: Rules = None,
-    seeds: Seeds = None, jobs: Jobs = _JOBS, out: Out = None, changes: Changes = None, as_json: AsJson = False,
+    seeds: Seeds = None, jobs: Jobs = JOBS, out: Out = None, changes: Changes = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """A gate for each token, a constant one, and one softmax over the whole of (I - B)^-1 A."""
     _run("normalisation", corpus, _preset(preset, quick), out, jobs, as_json,
@@ -83,7 +79,7 @@ def length(
     times: Annotated[
         list[int] | None, typer.Option(help="Multiples of the trained length; 2, 4 and 8 if none; repeat.")
     ] = None,
-    seeds: Seeds = None, jobs: Jobs = _JOBS, out: Out = None, changes: Changes = None, as_json: AsJson = False,
+    seeds: Seeds = None, jobs: Jobs = JOBS, out: Out = None, changes: Changes = None, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Models in longer contexts than they were trained on: perplexity by length, and by place."""
     _run("length", corpus, _preset(preset, quick), out, jobs, as_json, times,

@@ -23,18 +23,23 @@ study = typer.Typer(
 )
 app.add_typer(study, name="study")
 
+JOBS = os.cpu_count() or 1
+Jobs = Annotated[int, typer.Option(help="Cells at once; their numbers do not depend on it.")]
+Seeds = Annotated[int | None, typer.Option(help="Runs of each cell, with seeds one after another.")]
+Structures = Annotated[list[str] | None, typer.Option("--structures", help="Only these; repeat.")]
+
 
 @study.command("table1")
 def table1(
     preset: Annotated[
         str, typer.Option(help="smoke (minutes), small (an hour on two cores) or paper (for a GPU).")
     ] = "small",
-    structures: Annotated[list[str] | None, typer.Option("--structures", help="Only these; repeat.")] = None,
+    structures: Structures = None,
     tasks: Annotated[
         list[str] | None, typer.Option("--tasks", help="Only these: copy, recall, multihop; repeat.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of each cell, with seeds one after another.")] = None,
-    jobs: Annotated[int, typer.Option(help="Cells at once; their numbers do not depend on it.")] = os.cpu_count() or 1,
+    seeds: Seeds = None,
+    jobs: Jobs = JOBS,
     out: Annotated[Path | None, typer.Option(help="Folder of runs and report; out/table1-PRESET if not given.")] = None,
     changes: Changes = None,
     as_json: AsJson = False,
@@ -80,11 +85,11 @@ def factors(
             "--vary", metavar="KEY=V,V", help="A factor and its values: a key of --set, gate or first; repeat."
         ),
     ],
-    structures: Annotated[list[str] | None, typer.Option("--structures", help="The paper's if none; repeat.")] = None,
+    structures: Structures = None,
     preset: Annotated[str, typer.Option(help="Settings that are changed: smoke, small or paper.")] = "small",
     seeds: Annotated[int, typer.Option(help="Runs of each cell.")] = 2,
     first_seed: Annotated[int, typer.Option(help="Seed of the first; not one that results are published on.")] = 100,
-    jobs: Annotated[int, typer.Option(help="Cells at once; their numbers do not depend on it.")] = os.cpu_count() or 1,
+    jobs: Jobs = JOBS,
     out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("out/factors"),
     changes: Changes = None,
     as_json: AsJson = False,
@@ -128,7 +133,7 @@ def throughput(
     structures: Annotated[list[str] | None, typer.Argument(metavar="[PATTERN]...", help="The paper's if none.")] = None,
     batch: Annotated[int, typer.Option(help="Sequences per step.")] = 8,
     rounds: Annotated[int, typer.Option(help="Steps that are timed, of each way.")] = 5,
-    threads: Annotated[int, typer.Option(help="Threads.")] = os.cpu_count() or 1,
+    threads: Annotated[int, typer.Option(help="Threads.")] = JOBS,
     as_json: AsJson = False,
 ) -> None:
     """Steps of training on copies of 128 symbols: the kernels against dense masked matrices, in the same model."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from resolvent.cli.shared import AsJson, Rule, app, say_written
+from resolvent.patterns.errors import closest
 
 if TYPE_CHECKING:
     from resolvent.train import Progress, RunConfig
@@ -81,7 +82,11 @@ def train_a_model(
 
 def _config(task: str, spec: str, rule: str, corpus: Path | None, preset: str | None, seed: int) -> RunConfig:
     from resolvent.studies import language, table1
+    from resolvent.tasks import TASKS
 
+    known = [*TASKS, "text"]
+    if task not in known:
+        raise ValueError(f"unknown task '{task}': expected {', '.join(known)}.{closest(task, known)}")
     if task == "text":
         if corpus is None:
             raise ValueError("expected --corpus, the folder of a prepared text: see 'resolvent data prepare --help'.")
