@@ -83,6 +83,58 @@ def test_a_run_goes_on_to_the_bit(corpus: str, tmp_path: Path) -> None:
     assert len(losses[0]) == 12
 
 
+# A process for each life of a run, killed at random or while it saves; the one that imports never trains itself.
+KILLS = """
+import json, os, random, signal, sys, time
+from pathlib import Path
+from resolvent.train import RunConfig, train
+config, folder = RunConfig.from_dict(json.loads(sys.argv[1])), Path(sys.argv[2])
+
+def start(out):
+    child = os.fork()
+    if child == 0:
+        train(config, out)
+        os._exit(0)
+    return child
+
+def ended(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+begin = time.monotonic()
+assert ended(start(folder / "whole")) == 0
+seconds, rng, kills = time.monotonic() - begin, random.Random(0), 0
+for turn in range(20):
+    child = start(folder / "cut")
+    time.sleep(rng.uniform(0, seconds / 15))
+    if turn % 2:
+        while not any(folder.glob(f"cut/.checkpoint*.{child}.*")):
+            assert not (folder / "cut" / "run.json").exists(), "expected a run that is not over so soon"
+    os.kill(child, signal.SIGKILL)
+    kills += ended(child) == -signal.SIGKILL
+assert kills == 20, kills
+assert ended(start(folder / "cut")) == 0
+"""
+
+
+def test_killed_twenty_times(corpus: str, tmp_path: Path) -> None:
+    """In the middle of steps, evaluations and checkpoints: every life goes on, and the curve is that of one life."""
+    how = config(corpus, steps=150, checkpoint_every=2, eval_every=25)
+    done = subprocess.run([sys.executable, "-c", KILLS, json.dumps(how.to_dict()), str(tmp_path)], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    whole, cut = (record.read(tmp_path / name / "run.json") for name in ("whole", "cut"))
+    for part in ("steps", "tokens", "skipped_steps", "evaluation", "curve"):
+        assert cut[part] == whole[part]
+    logged = [
+        [{**json.loads(line), "seconds": 0, "tokens_per_second": 0} for line in path.read_text().splitlines()]
+        for path in (tmp_path / name / "metrics.jsonl" for name in ("whole", "cut"))
+    ]
+    assert logged[0] == logged[1]
+    assert len(logged[0]) == 150
+    models = [{p.name: p.read_bytes() for p in (tmp_path / name / "model").iterdir()} for name in ("whole", "cut")]
+    assert models[0] == models[1]
+    assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == ["metrics.jsonl", "model", "run.json"]
+
+
 @pytest.mark.parametrize("stride", [None, 32, 8, 1])
 def test_perplexity_is_what_others_compute(corpus: str, stride: int | None) -> None:
     """One window after another, one token after another, with log_softmax in float64."""

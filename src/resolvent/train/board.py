@@ -17,7 +17,7 @@ class Board:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise ImportError("TensorBoard is not installed: pip install tensorboard, or do without.") from error
+            raise ImportError("TensorBoard is missing: pip install 'resolvent[board]', or do without.") from error
         self.writer: Any = SummaryWriter(str(folder))
 
     def write(self, p: Progress) -> None:
