@@ -155,6 +155,14 @@ def test_wrong_settings_are_named(runs: Path) -> None:
         config(parallel="shared")
 
 
+def test_an_older_torch_is_named(tmp_path: Path) -> None:
+    with (
+        patch.dict(sys.modules, {"torch.distributed.checkpoint.hf_storage": None}),
+        pytest.raises(ImportError, match=r"parallel=shard needs a torch that .*pip install -U torch"),
+    ):
+        train(config(parallel="shard"), tmp_path)
+
+
 def test_damaged_parts_are_named(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "half-shard", tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "checkpoints"

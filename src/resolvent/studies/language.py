@@ -43,15 +43,15 @@ def _paper(name: str) -> Preset:
     return Preset(f"the paper's {name}, for GPUs", MODELS[name], train, t.context)
 
 
-_TRAIN = TrainConfig(steps=2000, warmup=200, learning_rate=2e-3, batch=8, beta_2=0.95, eval_every=250, eval_batches=16,
+_TRAIN = TrainConfig(steps=1500, warmup=150, learning_rate=3e-3, batch=8, beta_2=0.95, eval_every=250, eval_batches=16,
                      checkpoint_every=250, solved=None, spike=10.0)  # fmt: skip
 
 PRESETS: dict[str, Preset] = {
     "quick": Preset("minutes on two cores", ModelConfig(layers=2, dim=96, heads=3), _TRAIN, 256),
     "laptop": Preset(
-        "under an hour of one core for each run",
+        "ten to thirty minutes of one core for each run",
         ModelConfig(layers=4, dim=128, heads=4),
-        dataclasses.replace(_TRAIN, steps=5000),
+        dataclasses.replace(_TRAIN, steps=3000, warmup=300, batch=4),
         512,
     ),
     **{name: _paper(name) for name in ("gpt2-125m", "gpt2-355m", "gpt2-775m")},

@@ -15,7 +15,7 @@ import torch
 from resolvent.model import LanguageModel
 from resolvent.patterns.errors import RunError
 from resolvent.tasks import IGNORED, Task
-from resolvent.train import checkpoint, record
+from resolvent.train import checkpoint, record, shards
 from resolvent.train.config import RunConfig, TrainConfig
 from resolvent.train.evaluate import accuracy
 from resolvent.train.perplexity import on_text
@@ -79,6 +79,8 @@ def _train(
     how, task = config.train, config.make_task()
     torch.set_num_threads(how.threads)
     processes.slices(how.batch)  # or a refusal, before anything is made
+    if how.parallel == "shard":
+        shards.require()
     model = LanguageModel.seeded(config.model, how.seed).to(processes.device)
     model.recompute = how.recompute
     processes.spread(model)

@@ -40,6 +40,17 @@ _KEPT = 2
 _ADVICE = f"Write the name of the checkpoint before it into '{LATEST}', or delete all of them to begin the run again."
 
 
+def require() -> None:
+    """What this needs of torch, or a refusal."""
+    try:
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"parallel=shard needs a torch that writes checkpoints of many processes as safetensors: "
+            f"pip install -U torch (this is {torch.__version__}), or use parallel=replicate."
+        ) from error
+
+
 def save(
     folder: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, about: dict[str, Any], processes: Processes
 ) -> None:
