@@ -1,5 +1,6 @@
 """Sources: what is found, which rule splits it, and that every byte falls to exactly one split."""
 
+import errno
 import gzip
 import hashlib
 from pathlib import Path
@@ -126,6 +127,24 @@ def test_change_is_seen(tmp_path: Path) -> None:
     assert not unchanged(found, facts, found[0].changed)  # touched since
     assert not unchanged(found, [facts[0] | {"stored": 4}], found[0].changed + 1)
     assert not unchanged([], facts, found[0].changed + 1)
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, {"a.txt": "text"}) / "a.txt"
+
+    def locked(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", locked)
+        with pytest.raises(
+            TextError, match=r"a\.txt cannot be read \(Permission denied\): expected a file that you may"
+        ):
+            surveyed([path])
+    path.unlink()
+    path.symlink_to("/proc/self/mem")  # there, and every read of its beginning fails
+    with pytest.raises(TextError, match=r"a\.txt cannot be read \(Input/output error\)"):
+        surveyed([path])
 
 
 def test_refusals(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from resolvent.files import DiskFullError
 from resolvent.model import LanguageModel, ModelConfig
 from resolvent.text import TextError, prepare
-from resolvent.train import Progress, RunConfig, TrainConfig, record, train
+from resolvent.train import Progress, RunConfig, TrainConfig, checkpoint, record, train
+from resolvent.train.loop import make_optimizer
 from resolvent.train.perplexity import measure, on_text
 from resolvent.train.text import Text
 
@@ -135,6 +138,65 @@ def test_killed_twenty_times(corpus: str, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == ["metrics.jsonl", "model", "run.json"]
 
 
+@pytest.mark.parametrize("most", [300, 10_000])
+def test_a_full_disk_loses_nothing(corpus: str, tmp_path: Path, most: int) -> None:
+    """A limit on the size of files stands in for the disk: the log does not fit, or the checkpoint alone."""
+
+    def kill(p: Progress) -> None:
+        if p.step == 4:
+            raise KilledError
+
+    whole = train(config(corpus), tmp_path / "whole")
+    with pytest.raises(KilledError):
+        train(config(corpus), tmp_path / "cut", kill)
+    before = {path: path.read_bytes() for path in (tmp_path / "cut").iterdir()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        with pytest.raises(DiskFullError, match=r"no room to write .*cut.*free some space and run the same again"):
+            train(config(corpus), tmp_path / "cut")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {path: path.read_bytes() for path in before if path.suffix == ".safetensors"}.items() <= before.items()
+    cut = train(config(corpus), tmp_path / "cut")
+    assert cut["curve"] == whole["curve"]
+    assert cut["evaluation"] == whole["evaluation"]
+    assert len((tmp_path / "cut" / "metrics.jsonl").read_text().splitlines()) == 12
+
+
+def test_documents_longer_than_the_context_are_cut(tmp_path: Path) -> None:
+    """And short ones share a context; every token but the first is predicted once."""
+    documents = ["long " * 100, "a", "short one", "b" * 33]
+    (tmp_path / "train.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in documents))
+    (tmp_path / "validation.jsonl").write_text(json.dumps({"text": "long " * 100}))
+    prepared = prepare(tmp_path, tmp_path / "corpus", "bytes")
+    text = Text(str(prepared.folder), 32)
+    stored = prepared.split("train").tolist()
+    assert bytes(token for token in stored if token < 256).decode() == "".join(documents)
+    batches = [text.batch(0, index, 1) for index in range(-(-(len(stored) - 1) // 32))]
+    targets = [t for b in batches for t in b.targets.flatten().tolist() if t != -100]
+    assert sorted(targets) == sorted(stored[1:])
+    assert on_text(model_for(str(prepared.folder)), text, 2)["tokens"] == 499
+
+
+def test_a_checkpoint_of_another_model_is_refused(corpus: str, tmp_path: Path) -> None:
+    how, other = config(corpus), config(corpus, "dense")
+
+    def kill(p: Progress) -> None:
+        if p.step == 4:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(how, tmp_path, kill)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match="holds a run with other settings: expected another folder"):
+        train(other, tmp_path)
+    larger = LanguageModel.seeded(ModelConfig(vocab_size=257, layers=2, dim=24, heads=2, pattern="quadratic"), 0)
+    with pytest.raises(ValueError, match=r"checkpoint.safetensors is of another model: .* do not fit"):
+        checkpoint.load(tmp_path / "checkpoint.safetensors", larger, make_optimizer(larger, how.train))
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 @pytest.mark.parametrize("stride", [None, 32, 8, 1])
 def test_perplexity_is_what_others_compute(corpus: str, stride: int | None) -> None:
     """One window after another, one token after another, with log_softmax in float64."""
@@ -209,7 +271,7 @@ def test_commands(corpus: str, tmp_path: Path) -> None:
     assert "bytes" in said.stderr
     machine = resolvent("generate", str(run), "--prompt", "the cat", "--tokens", "8", "--temperature", "0", "--json")
     assert "the cat" + json.loads(machine.stdout)["text"] == said.stdout.rstrip("\n")
-    measured = resolvent("evaluate", str(run), "--corpus", corpus, "--context", "32", "--json")
+    measured = resolvent("evaluate", str(run), "--corpus", corpus, "--json")  # contexts as trained
     found = json.loads(measured.stdout)
     assert found["loss"] == pytest.approx(record.read(run / "run.json")["evaluation"]["loss"], rel=1e-6)
     missing = resolvent("train", "text")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from resolvent.cli.shared import AsJson, Rule, app, say_written
+from resolvent.cli.shared import AsJson, Rule, app, progress, say_written
 from resolvent.patterns.errors import closest
 
 if TYPE_CHECKING:
@@ -126,7 +126,9 @@ def evaluate_a_model(
     run: Run,
     corpus: Annotated[Path, typer.Option(help="Folder of a prepared text.")],
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "validation",
-    context: Annotated[int, typer.Option(help="Tokens of each window.")] = 256,
+    context: Annotated[
+        int | None, typer.Option(help="Tokens of each window; if not given, as many as the run was trained on, or 256.")
+    ] = None,
     stride: Annotated[
         int | None,
         typer.Option(help="Windows so far apart, the last STRIDE targets of each count; else they do not overlap."),
@@ -140,15 +142,17 @@ def evaluate_a_model(
     from resolvent.train.perplexity import on_text
     from resolvent.train.text import Text
 
-    model, text = LanguageModel.load(_model_folder(run)), Text(str(corpus), context)
+    model = LanguageModel.load(_model_folder(run))
+    text = Text(str(corpus), context or int(_task_of(run).get("context", 256)))
     check_tokenizer(run, text.tokenizer)
-    found = on_text(model, text, batch, split=split, stride=stride)
+    with progress("evaluating", len(text.windows(batch, split, stride))) as advance:
+        found = on_text(model, text, batch, split=split, stride=stride, advance=advance)
     if as_json:
         print(json.dumps(found, indent=2))
     else:
         way = "windows that do not overlap" if stride is None else f"windows {stride:,} apart"
         print(f"perplexity {found['perplexity']:.3f}, {found['bits_per_byte']:.4f} bits per byte, {found['tokens']:,} "
-              f"tokens of {split}, contexts of {context:,}, {way}")  # fmt: skip
+              f"tokens of {split}, contexts of {text.context:,}, {way}")  # fmt: skip
 
 
 @app.command("generate")
@@ -171,7 +175,9 @@ def generate_text(
     from resolvent.text import tokenizer as make_tokenizer
 
     model = LanguageModel.load(_model_folder(run))
-    words = make_tokenizer(tokenizer or _tokenizer_of(run) or ("gpt2" if model.config.vocab_size > 300 else "bytes"))
+    words = make_tokenizer(
+        tokenizer or _task_of(run).get("tokenizer") or ("gpt2" if model.config.vocab_size > 300 else "bytes")
+    )
     given = words.encode(prompt).tolist()
     if not given:
         raise ValueError("expected a prompt of at least one character.")
@@ -199,21 +205,20 @@ def _model_folder(run: Path) -> Path:
     return run / "model" if (run / "model" / "config.json").exists() else run
 
 
-def _tokenizer_of(run: Path) -> str | None:
-    """Of the text a run was trained on, if the folder says so."""
+def _task_of(run: Path) -> dict[str, Any]:
+    """What a run was trained on, if the folder says so."""
     path = run / "run.json"
     if not path.exists():
-        return None
+        return {}
     from resolvent.train import record
 
-    found = record.read(path)["config"]["task"].get("tokenizer")
-    return None if found is None else str(found)
+    return dict(record.read(path)["config"]["task"])
 
 
 def check_tokenizer(run: Path, other: str) -> None:
     """A model of one tokenizer has nothing to say about the tokens of another."""
-    own = _tokenizer_of(run)
-    if own is not None and own != other:
+    own = _task_of(run).get("tokenizer", other)
+    if own != other:
         raise ValueError(f"{run} was trained on tokens of '{own}', and the text has those of '{other}': "
                          f"prepare it again with --tokenizer {own}.")  # fmt: skip
 

@@ -39,12 +39,13 @@ def contexts(cell: Cell, times: Sequence[int]) -> list[int]:
 def measured(cell: Cell, times: Sequence[int] = TIMES, advance: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """The record of a finished cell, with `lengths`: what its model does on held-out text in contexts of each length.
 
-    Every target counts once at every length. What was measured before is read from the folder of the run.
+    Every target counts once at every length. What was measured before, by the run itself at its own length, is read.
     """
     record = cell.done()
     if record is None:
         raise ValueError(f"{cell.name} is not finished: expected a record in {cell.folder}.")
     found, model = _read(cell.folder / FOUND, record), None
+    found[str(cell.config.task["context"])] = record["evaluation"]
     for length in contexts(cell, times):
         if str(length) not in found:
             model = model or _model(cell)

@@ -132,11 +132,16 @@ def unchanged(found: Sequence[Source], facts: Sequence[dict[str, Any]], since: f
 
 @contextmanager
 def intact(name: str) -> Iterator[None]:
-    """Say which file is damaged."""
+    """Say which file is damaged, or cannot be read."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TextError(f"{name} is damaged: expected a whole gzip file ({error}).") from error
+    except OSError as error:
+        said = error.strerror or error
+        raise TextError(
+            f"{name} cannot be read ({said}): expected a file that you may read, on a sound disk."
+        ) from error
 
 
 def unpacked(path: Path) -> BinaryIO:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from resolvent.files import room_for, write_text
 from resolvent.model import LanguageModel
 from resolvent.patterns.errors import RunError
 from resolvent.tasks import IGNORED, Task
@@ -235,7 +236,7 @@ class _Metrics:
 
     def write(self, **values: float) -> None:
         if self.path is not None:
-            with self.path.open("a") as file:
+            with room_for(self.path), self.path.open("a") as file:
                 file.write(json.dumps(values) + "\n")
 
     def forget_after(self, step: int) -> None:
@@ -249,4 +250,4 @@ class _Metrics:
                     kept.append(line + "\n")
             except ValueError:  # the line that was being written
                 break
-        self.path.write_text("".join(kept))
+        write_text(self.path, "".join(kept))

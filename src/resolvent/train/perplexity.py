@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, pairwise
 from typing import Any
 
@@ -24,13 +24,16 @@ _BUCKETS = 16
 def on_text(
     model: LanguageModel, text: Text, batch: int, *, split: str = HELD_OUT, stride: int | None = None,
     precision: str = "float32", batches: int | None = None, processes: Processes = ALONE, parts: int = 1,
+    advance: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Loss, perplexity and bits per byte on a split, or on its first batches alone.
 
     Windows do not overlap unless there is a stride; then only the last `stride` targets of each count. Bits per byte
-    divide by the bytes of the text that the targets stand for: all of the split's, or the same share of them.
+    divide by the bytes of the text that the targets stand for: all of the split's, or the same share of them. `advance`
+    is called after every batch.
     """
-    found = measure(model, islice(text.windows(batch, split, stride), batches), precision, processes, parts)
+    windows = _told(islice(text.windows(batch, split, stride), batches), advance)
+    found = measure(model, windows, precision, processes, parts)
     counts = text.opened.counts[split]
     size = counts.bytes * found["tokens"] / max(counts.tokens - 1, 1)
     return {
@@ -76,6 +79,12 @@ def measure(
         if (number := sums[1, first:after].sum())
     ]
     return {"loss": loss / count, "perplexity": math.exp(loss / count), "tokens": int(count), "by_place": places}
+
+
+def _told(batches: Iterable[Batch], advance: Callable[[], None]) -> Iterator[Batch]:
+    for batch in batches:
+        yield batch
+        advance()
 
 
 def _filled(batch: Batch, rows: int) -> Batch:
