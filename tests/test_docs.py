@@ -75,6 +75,22 @@ def test_readme_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert done.exit_code == 0, (arguments, done.output)
 
 
+def test_readme_language_commands(tmp_path: Path) -> None:
+    """Those that take minutes, on a small text and for two steps."""
+    (tmp_path / "wikitext2.txt").write_text("Robert is an English film , television and theatre actor . \n" * 60)
+    less = [w for c in ("train.steps=2", "train.warmup=1", "task.context=32") for w in ("--set", c)]
+    more = {"prepare": [], "train": less, "generate": [], "pareto": [*less, "--structures", "first-order"]}
+    [block] = blocks(ROOT / "README.md", "sh")
+    commands = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert [next(word for word in command if word in more) for command in commands] == list(more)
+    for command, name in zip(commands, more, strict=True):
+        words = ["wikitext2.txt" if word == "wikitext2" else word for word in command[1:]]
+        done = subprocess.run([sys.executable, "-m", "resolvent", *words, *more[name]], capture_output=True, text=True,
+                              cwd=tmp_path)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "language-quick-wikitext2-bytes" / "pareto.png").exists()
+
+
 def test_readme_table_is_what_is_printed(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "resolvent", "compare", "--n", "1024"], capture_output=True, text=True, cwd=tmp_path

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import resolvent as rv
+from resolvent.cli import app
 from resolvent.model import LanguageModel, ModelConfig
 from resolvent.report import language, results
 from resolvent.report import language_claims as said
@@ -242,7 +244,8 @@ def test_every_view_is_drawn_and_told(study: str, tmp_path: Path) -> None:
     results.write_records(records, tmp_path / f"{study}-quick.jsonl")
     mark = f"<!-- records: {study}-quick -->\n"
     made = results.renewed(f"By hand.\n{mark}old\n<!-- end -->\n", tmp_path)
-    assert made == f"By hand.\n{mark}{language.markdown(view, records)}<!-- end -->\n"
+    shown = f"![{view.title}](figures/{study}-quick.png)\n\n"
+    assert made == f"By hand.\n{mark}{shown}{language.markdown(view, records)}<!-- end -->\n"
     for _, what, grade in language.grades(view, found):
         assert f"| {what} | {grade} |" in made
     assert "Scale: 25k parameters, contexts of 64, 10k tokens of words (bytes)" in made
@@ -286,3 +289,20 @@ def test_scores_are_on_the_scale_that_is_stated() -> None:
     assert dataclasses.astuple(said.PERPLEXITY) == pytest.approx(stated)
     assert "by more than 0.5%, or 2%" in said.Compared.rule
     assert "by more than 2%; contradicted if the mean of a is above that of b by more than 5%" in said.Compared.rule
+
+
+def test_a_document_shows_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs" / "records").mkdir(parents=True)
+    document, shown = tmp_path / "docs" / "results.md", tmp_path / "docs" / "figures" / "pareto-toy.png"
+    document.write_text("# Results\n\n<!-- records: pareto-toy -->\n<!-- end -->\n")
+    records = [record("dense", 4.0), record("first-order", 5.0)]
+    results.write_records(records, tmp_path / "docs" / "records" / "pareto-toy.jsonl")
+    run = CliRunner()
+    assert run.invoke(app, ["results"], catch_exceptions=False).exit_code == 0
+    assert "![perplexity against complexity](figures/pareto-toy.png)" in document.read_text()
+    assert shown.read_bytes().startswith(b"\x89PNG")
+    assert run.invoke(app, ["results", "--check"], catch_exceptions=False).exit_code == 0
+    shown.unlink()
+    with pytest.raises(ValueError, match=r"results.md is not what docs/records give"):
+        run.invoke(app, ["results", "--check"], catch_exceptions=False)
