@@ -263,6 +263,7 @@ def test_commands(corpus: str, tmp_path: Path) -> None:
     done = resolvent("train", "text", "--corpus", corpus, "--out", str(run), *quick)
     assert done.returncode == 0, done.stderr
     assert "bits per byte on validation, after 6 steps" in done.stdout
+    assert "6 steps of 2 × 32 = 64 tokens, 0.0" in done.stderr
     assert "that matrix products reach here" in done.stdout
     said = resolvent("generate", str(run), "--prompt", "the cat", "--tokens", "8", "--temperature", "0")
     assert said.returncode == 0, said.stderr

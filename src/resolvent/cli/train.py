@@ -66,6 +66,8 @@ def train_a_model(
         if board is not None:
             board.write(p)
 
+    if task == "text" and first:
+        print(_plan(config), file=sys.stderr)
     found = train(config, out, show)
     line.end()
     if not first:  # of several processes, one speaks
@@ -96,6 +98,21 @@ def _config(task: str, spec: str, rule: str, corpus: Path | None, preset: str | 
     size = table1.preset_of(preset or "small", [task])
     assignments = [f"model.coefficients={rule}"] if rule != "softmax" else []
     return table1.run_config(size, task, spec, seed).changed(assignments)
+
+
+def _plan(config: RunConfig) -> str:
+    """How large the model is, and how much it will read."""
+    from resolvent.model import LanguageModel
+    from resolvent.train.text import Text
+
+    text, how = config.make_task(), config.train
+    assert isinstance(text, Text)
+    size, tokens = LanguageModel.shape_only(config.model).parameter_count(), how.batch * text.context
+    times = how.steps * tokens / text.opened.counts["train"].tokens
+    return (
+        f"{size:,} parameters; {how.steps:,} steps of {how.batch} × {text.context:,} = {tokens:,} tokens, "
+        f"{times:.2f} times the text"
+    )
 
 
 def summary(found: dict[str, Any]) -> str:
