@@ -163,8 +163,7 @@ def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
     assert torch.equal(y, dense.mix(**single, where=where, scale=SCALE).to(dtype))
 
 
-@pytest.mark.parametrize("known", [0, 2])
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(("spec", "known"), [(spec, 2) for spec in SPECS] + [("dense", 0)])
 def test_derivatives_twice(spec: str, known: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense_blocks, "BLOCK", 2)
     where = rows(pattern(spec), (0, 5), known)
