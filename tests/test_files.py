@@ -34,10 +34,14 @@ def test_what_a_kill_leaves_is_removed(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(path)], check=False)
     [left] = tmp_path.iterdir()
     assert left.name.startswith(".a[1].txt.")
-    mine = tmp_path / f".a[1].txt.{os.getpid()}.01234567"
-    mine.write_text("of a process that is still at work")
-    write_text(path, "whole")
-    assert set(tmp_path.iterdir()) == {path, mine}
+    other = tmp_path / f".a[1].txt.{os.getppid()}.01234567"
+    other.write_text("of a process that is still at work")
+    (tmp_path / f".a[1].txt.{os.getpid()}.01234567").write_text("of one that had this one's number")
+    with whole(path) as first:
+        first.write_text("being written")
+        write_text(path, "whole")
+    assert path.read_text() == "being written"
+    assert set(tmp_path.iterdir()) == {path, other}
 
 
 def test_a_full_disk_is_said(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from resolvent.report import claims, page, results
 from resolvent.studies import grid
@@ -59,13 +60,17 @@ def study(out: Path, *more: str) -> list[str]:
 def test_killed_at_any_moment_it_goes_on(tmp_path: Path) -> None:
     whole = grid.run(quick(tmp_path / "whole", tasks=["copy"], changes=[*QUICK, "train.steps=40"]), 2)
     command = study(tmp_path / "cut", "--set", "train.steps=40")
-    for pause in (4.0, 6.0):
+    for pause, kill in ((4.0, os.killpg), (6.0, os.kill)):  # with its cells, or alone: then they end by themselves
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
         time.sleep(pause)
-        os.killpg(process.pid, signal.SIGKILL)
+        kill(process.pid, signal.SIGKILL)
         process.wait()
+    end = time.monotonic() + 20
+    while subprocess.run(["pgrep", "-f", str(tmp_path / "cut")], capture_output=True).stdout:
+        assert time.monotonic() < end, "expected cells to end with their study"
+        time.sleep(0.1)
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     cut = [record.read(path) for path in sorted((tmp_path / "cut").rglob("run.json"))]
@@ -92,6 +97,35 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     again = subprocess.run(study(tmp_path, "--json"), capture_output=True, text=True)
     content = json.loads(again.stdout)
     assert {r["config"]["model"]["pattern"] for r in content["records"]} == set(FEW)
+
+
+def test_each_cell_at_work_has_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, most = [], []
+
+    class Process:
+        """Takes three looks to end."""
+
+        def __init__(self, *_: Any, env: dict[str, str], **__: Any) -> None:
+            self.looks, self.env = 0, env
+            given.append(self)
+
+        def poll(self) -> int | None:
+            self.looks += 1
+            most.append(sorted(p.env["CUDA_VISIBLE_DEVICES"] for p in given if p.looks <= 3))
+            return 0 if self.looks > 3 else None
+
+        def terminate(self) -> None:
+            raise AssertionError
+
+    monkeypatch.setattr(subprocess, "Popen", Process)
+    monkeypatch.setattr(grid, "_PAUSE", 0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert grid.run(quick(tmp_path, tasks=["copy", "recall"], structures=["attention", "dense", "order:8"]), 8) == []
+    assert len(given) == 6
+    assert all(len(set(at_once)) == len(at_once) <= 2 for at_once in most)
+    assert {name for at_once in most for name in at_once} == {"3", "5"}
 
 
 def test_a_failing_cell_leaves_the_others(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from resolvent.files import BusyError, locked
 from resolvent.text import ByteTokenizer, Corpus, GPT2Tokenizer, TextError, prepare
-from resolvent.text.files import locked
 from resolvent.text.sources import SPLITS, share_of
 
 module = import_module("resolvent.text.prepare")
@@ -222,7 +222,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "out.partial").mkdir()
     with (
         locked(tmp_path / "out.partial"),
-        pytest.raises(TextError, match=r"another process is at work in .*out\.partial: wait for it"),
+        pytest.raises(BusyError, match=r"another process is at work in .*out\.partial: wait for it"),
     ):
         prepare(source, tmp_path / "out", "bytes")
     prepare(source, tmp_path / "out", "bytes")

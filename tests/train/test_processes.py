@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import resource
 import shlex
 import shutil
 import signal
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 
+from resolvent.files import DiskFullError
 from resolvent.model import LanguageModel, ModelConfig
 from resolvent.studies import language
 from resolvent.text import prepare
@@ -161,6 +163,19 @@ def test_an_older_torch_is_named(tmp_path: Path) -> None:
         pytest.raises(ImportError, match=r"parallel=shard needs a torch that .*pip install -U torch"),
     ):
         train(config(parallel="shard"), tmp_path)
+
+
+def test_a_full_disk_is_said(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        with pytest.raises(DiskFullError, match=r"no room to write .*step_3.*free some space and run the same again"):
+            train(config(parallel="shard"), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    train(config(parallel="shard"), tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("check")] == []
 
 
 def test_damaged_parts_are_named(runs: Path, tmp_path: Path) -> None:

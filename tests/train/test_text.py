@@ -3,6 +3,7 @@
 import json
 import math
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +18,8 @@ from resolvent.model import LanguageModel, ModelConfig
 from resolvent.text import TextError, prepare
 from resolvent.train import Progress, RunConfig, TrainConfig, checkpoint, record, train
 from resolvent.train.loop import make_optimizer
-from resolvent.train.perplexity import measure, on_text
-from resolvent.train.text import Text
+from resolvent.train.perplexity import measure, on_text, perplexity
+from resolvent.train.text import Text, text
 
 WORDS = ("the", "cat", "sat", "on", "a", "mat", "and", "saw", "two", "dogs")
 
@@ -189,7 +190,10 @@ def test_a_checkpoint_of_another_model_is_refused(corpus: str, tmp_path: Path) -
     with pytest.raises(KilledError):
         train(how, tmp_path, kill)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(ValueError, match="holds a run with other settings: expected another folder"):
+    with pytest.raises(
+        ValueError,
+        match=r"other settings \(model.pattern is 'quadratic' there, 'dense' here\): expected another folder",
+    ):
         train(other, tmp_path)
     larger = LanguageModel.seeded(ModelConfig(vocab_size=257, layers=2, dim=24, heads=2, pattern="quadratic"), 0)
     with pytest.raises(ValueError, match=r"checkpoint.safetensors is of another model: .* do not fit"):
@@ -236,13 +240,33 @@ def test_sliding_windows_equal_extend(corpus: str, pattern: str) -> None:
     assert measure(model, batches)["loss"] == pytest.approx(total / counted, rel=1e-6)
 
 
+def test_texts_are_told_apart_by_what_is_held_out(tmp_path: Path) -> None:
+    found = []
+    for name, held_out in (("a", "one text"), ("b", "another")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "train.txt").write_text("the cat sat on the mat " * 20)
+        (folder / "validation.txt").write_text(held_out)
+        found.append(Text(str(prepare(folder, tmp_path / f"corpus-{name}", "bytes").folder), 32))
+    assert found[0].sha256 != found[1].sha256
+    assert config(found[0].corpus).differences(config(found[1].corpus).to_dict()).startswith("task.sha256 is '")
+    shutil.copytree(found[0].corpus, tmp_path / "moved")
+    assert not config(str(tmp_path / "moved")).differences(config(found[0].corpus).to_dict())
+
+
+def test_a_loss_beyond_numbers() -> None:
+    assert (perplexity(0.0), perplexity(1e4), perplexity(math.inf)) == (1.0, math.inf, math.inf)
+
+
 def test_what_does_not_fit_is_refused(corpus: str, tmp_path: Path) -> None:
     with pytest.raises(TextError, match="there is no corpus in"):
         Text(str(tmp_path))
     with pytest.raises(TextError, match="too short: expected more than 1,000,000 tokens"):
-        Text(corpus, 1_000_000)
+        text({"corpus": corpus, "context": 1_000_000})
     with pytest.raises(TextError, match="is not the corpus of this run"):
         Text(corpus, 32, sha256="0" * 64)
+    with pytest.raises(TextError, match=r"is not the corpus of this run: expected tokenizer gpt2, got bytes"):
+        config(corpus).changed(["task.tokenizer=gpt2"])
     with pytest.raises(TextError, match=r"unknown setting 'contxt' of text.*Did you mean 'context'"):
         RunConfig(config(corpus).model, {"name": "text", "corpus": corpus, "contxt": 3}, TrainConfig())
     small = ModelConfig(vocab_size=100, layers=1, dim=16, heads=2)

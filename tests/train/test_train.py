@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from resolvent.files import BusyError, locked
 from resolvent.model import LanguageModel, ModelConfig
 from resolvent.tasks import Copy
 from resolvent.train import DivergedError, Progress, RunConfig, TrainConfig, loop, train
@@ -150,6 +151,21 @@ def test_parts_and_recomputation_change_nothing_but_rounding() -> None:
         assert losses[0] == pytest.approx(losses[1], rel=1e-4), changes
 
 
+def test_spikes_without_a_warmup() -> None:
+    """Nothing is usual before the first step."""
+    assert train(config(spike=10.0, warmup=0))["skipped_steps"] == 0
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(BusyError, match=r"another process is at work in .*: wait for it"):
+        train(config(), tmp_path)
+    train(config(), tmp_path)
+    assert not list(tmp_path.glob("check*"))
+    (tmp_path / "checkpoint.safetensors").write_text("left by a kill after the record was written")
+    train(config(), tmp_path)
+    assert not list(tmp_path.glob("check*"))
+
+
 def test_schedule() -> None:
     how = TrainConfig(steps=100, warmup=10, learning_rate=1.0)
     assert [learning_rate(how, step) for step in (0, 4, 9, 10)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
@@ -203,6 +219,9 @@ def test_settings_are_changed_by_name() -> None:
         ("steps=7", r"expected a setting as model.…=…"),
         ("train.steps=many", "expected train.steps to be like 24, got 'many'"),
         ("train.steps=0", "expected steps ≥ 1, got 0"),
+        ("train.steps=null", "expected steps to be int, got None"),
+        ("train.spike=abc", "expected spike to be float or None, got 'abc'"),
+        ("train.clip=0", "expected clip > 0, got 0"),
         ("model.pattern=denes", "Did you mean 'dense'"),
         ("task.vocab_size=64", "expected a model with at least as many, got 20"),
     ]:
@@ -229,7 +248,7 @@ def test_tensorboard_reads_what_a_run_reports(tmp_path: Path) -> None:
     read.Reload()
     logged = {step: loss for step, loss, _ in losses(tmp_path / "run")}
     assert {e.step: e.value for e in read.Scalars("loss")} == pytest.approx({s: logged[s] for s in (10, 20, 24)})
-    assert [e.step for e in read.Scalars("accuracy")] == [10, 20, 24]
+    assert [e.step for e in read.Scalars("accuracy")] == [8, 16, 24]
 
 
 def test_loop_has_no_hidden_state() -> None:

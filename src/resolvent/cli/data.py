@@ -39,7 +39,9 @@ def prepare_text(
     ] = "strict",
     held_out: Annotated[
         float | None,
-        typer.Option(help="Share of validation, and of test, where the texts have no splits; 0.05 if not given."),
+        typer.Option(
+            help="Share of validation, and of test, where the texts have no splits; 0.05, of openwebtext 0.0005."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

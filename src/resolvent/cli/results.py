@@ -16,7 +16,9 @@ def results(
         "docs/results.md"
     ),
     records: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("docs/records"),
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if anything would change.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; fail if a table would change, or a figure is missing.")
+    ] = False,
 ) -> None:
     """Make the tables and figures of a document anew from records of runs: every number in it comes from there."""
     from resolvent.report.figures import save

@@ -24,7 +24,7 @@ study = typer.Typer(
 app.add_typer(study, name="study")
 
 JOBS = os.cpu_count() or 1
-Jobs = Annotated[int, typer.Option(help="Cells at once; their numbers do not depend on it.")]
+Jobs = Annotated[int, typer.Option(help="Cells at once, at most one for each GPU; their numbers do not depend on it.")]
 Seeds = Annotated[int | None, typer.Option(help="Runs of each cell, with seeds one after another.")]
 Structures = Annotated[list[str] | None, typer.Option("--structures", help="Only these; repeat.")]
 

@@ -75,7 +75,7 @@ def train_a_model(
     if as_json:
         print(json.dumps(found, indent=2))
     else:
-        print(f"{spec} on {task}: {summary(found)}")
+        print(f"{_spelled(config.model.pattern)} on {task}: {summary(found)}")
         if task == "text":
             print(_use_of_the_machine(found))
     if out is not None:
@@ -126,14 +126,23 @@ def summary(found: dict[str, Any]) -> str:
     return f"{said}, after {found['steps']:,} steps in {found['seconds']:.0f} s ({speed})"
 
 
+def _spelled(given: Any) -> str:
+    return given if isinstance(given, str) else " | ".join(map(_spelled, given))
+
+
 def _use_of_the_machine(found: dict[str, Any]) -> str:
     """Multiply-adds that the model needs, forward and twice that backward, against matrix products measured now."""
+    import torch
+
     from resolvent.bench.machine import measure_machine
     from resolvent.model import LanguageModel, ModelConfig
 
     model = LanguageModel.shape_only(ModelConfig.from_dict(found["config"]["model"]))
     madds = model.profile(found["config"]["task"]["context"]).madds_per_token
     speed = 6 * madds * found["tokens"] / max(found["seconds"], 1e-9) / 1e9
+    if torch.cuda.is_available():  # what is measured is the CPU
+        return f"{speed:,.1f} GFLOP/s"
+    torch.set_num_threads(found["config"]["train"]["threads"])
     most = measure_machine().matmul_gflops
     return f"{speed:,.1f} GFLOP/s, {speed / most:.0%} of the {most:,.0f} that matrix products reach here"
 
@@ -159,11 +168,12 @@ def evaluate_a_model(
     from resolvent.train.perplexity import on_text
     from resolvent.train.text import Text
 
-    model = LanguageModel.load(_model_folder(run))
-    text = Text(str(corpus), context or int(_task_of(run).get("context", 256)))
+    model, trained = LanguageModel.load(_model_folder(run), device=_device()), _config_of(run)
+    text = Text(str(corpus), int(trained["task"].get("context", 256)) if context is None else context)
     check_tokenizer(run, text.tokenizer)
+    precision = trained["train"].get("precision", "float32")
     with progress("evaluating", len(text.windows(batch, split, stride))) as advance:
-        found = on_text(model, text, batch, split=split, stride=stride, advance=advance)
+        found = on_text(model, text, batch, split=split, stride=stride, precision=precision, advance=advance)
     if as_json:
         print(json.dumps(found, indent=2))
     else:
@@ -191,9 +201,9 @@ def generate_text(
     from resolvent.model import LanguageModel
     from resolvent.text import tokenizer as make_tokenizer
 
-    model = LanguageModel.load(_model_folder(run))
+    model = LanguageModel.load(_model_folder(run), device=_device())
     words = make_tokenizer(
-        tokenizer or _task_of(run).get("tokenizer") or ("gpt2" if model.config.vocab_size > 300 else "bytes")
+        tokenizer or _config_of(run)["task"].get("tokenizer") or ("gpt2" if model.config.vocab_size > 300 else "bytes")
     )
     given = words.encode(prompt).tolist()
     if not given:
@@ -222,19 +232,25 @@ def _model_folder(run: Path) -> Path:
     return run / "model" if (run / "model" / "config.json").exists() else run
 
 
-def _task_of(run: Path) -> dict[str, Any]:
-    """What a run was trained on, if the folder says so."""
+def _device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _config_of(run: Path) -> dict[str, dict[str, Any]]:
+    """How a run was trained and on what, if the folder says so."""
     path = run / "run.json"
     if not path.exists():
-        return {}
+        return {"task": {}, "train": {}}
     from resolvent.train import record
 
-    return dict(record.read(path)["config"]["task"])
+    return dict(record.read(path)["config"])
 
 
 def check_tokenizer(run: Path, other: str) -> None:
     """A model of one tokenizer has nothing to say about the tokens of another."""
-    own = _task_of(run).get("tokenizer", other)
+    own = _config_of(run)["task"].get("tokenizer", other)
     if own != other:
         raise ValueError(f"{run} was trained on tokens of '{own}', and the text has those of '{other}': "
                          f"prepare it again with --tokenizer {own}.")  # fmt: skip
@@ -244,15 +260,22 @@ class _Line:
     """A line that is written over on a terminal, and now and then a new one elsewhere."""
 
     def __init__(self) -> None:
-        self.shown, self.begin = 0.0, time.monotonic()
+        self.shown, self.begin, self.first = 0.0, time.monotonic(), -1.0
 
     def show(self, text: str, share: float) -> None:
         now, live = time.monotonic(), sys.stderr.isatty()
+        if self.first < 0:  # a run that goes on has done some of it before
+            self.begin, self.first = now, share
         if now - self.shown < (0.2 if live else EVERY):
             return
         self.shown = now
-        left = (now - self.begin) * (1 - share) / max(share, 1e-9)
-        print(f"{text}  {left:.0f} s left", file=sys.stderr, end="\r" if live else "\n", flush=True)
+        left = (now - self.begin) * (1 - share) / max(share - self.first, 1e-9)
+        print(
+            f"{text}  {left:.0f} s left" if share > self.first else text,
+            file=sys.stderr,
+            end="\r" if live else "\n",
+            flush=True,
+        )
 
     def end(self) -> None:
         if sys.stderr.isatty():

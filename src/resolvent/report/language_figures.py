@@ -18,6 +18,7 @@ from matplotlib.transforms import Bbox
 from resolvent.patterns import PAPER_STRUCTURES
 from resolvent.report.page import COLOURS
 from resolvent.report.variants import Variant
+from resolvent.text.batches import perplexity
 
 _INK, _PALE = "#1b1f24", "#6b7280"
 _MARKERS = {"attention": "s", "recurrent": "o", "cache-efficient": "D"}
@@ -131,7 +132,7 @@ def by_place(variant: Variant) -> list[tuple[float, list[float]]]:
     """The middle of each range of places in the longest contexts, and the perplexities of the seeds there."""
     longest = [max(r["lengths"], key=lambda e: e["context"])["by_place"] for r in variant.records if r.get("lengths")]
     return [
-        ((low + high + 2) / 2, [math.exp(loss) for *_, loss in same])
+        ((low + high + 2) / 2, [perplexity(loss) for *_, loss in same])
         for same in zip(*longest, strict=True)
         for low, high in [same[0][:2]]
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +12,7 @@ from typing import Any
 from resolvent.analysis import cost, growth
 from resolvent.patterns import CacheEfficient, Pattern, pattern
 from resolvent.report.table1 import Record
+from resolvent.text.batches import perplexity
 
 PLAIN = "softmax"  # the rule that goes without saying
 PAPER = {"first-order": 31.28, "first-order · mamba": 30.64}  # perplexities that the paper has in numbers, at 125M
@@ -78,7 +78,7 @@ class Variant:
 
     @property
     def perplexities(self) -> list[float]:
-        return [math.exp(-score) for score in self.scores]
+        return [perplexity(-score) for score in self.scores]
 
     @property
     def bits(self) -> list[float]:
@@ -88,7 +88,7 @@ class Variant:
     def at_length(self, context: int) -> list[float]:
         """Perplexities of each seed in contexts of that length; empty if they were not measured."""
         found = [e for record in self.records for e in record.get("lengths", ()) if e["context"] == context]
-        return [math.exp(e["loss"]) for e in found]
+        return [perplexity(e["loss"]) for e in found]
 
     @property
     def lengths(self) -> list[int]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from resolvent.patterns.errors import RunError
 from resolvent.train import RunConfig, record
 from resolvent.train.loop import METRICS, RECORD
@@ -42,9 +44,9 @@ class Cell:
         if not path.exists():
             return None
         found = record.read(path)
-        if not self.config.is_of(found["config"]):
+        if other := self.config.differences(found["config"]):
             raise ValueError(
-                f"{path} was run with other settings: expected another --out folder, or move that run away."
+                f"{path} was run with other settings ({other}): expected another --out folder, or move that run away."
             )
         return found
 
@@ -73,29 +75,31 @@ def run(
 ) -> list[dict[str, Any]]:
     """The records of all cells; those not yet finished are run, `jobs` at a time. Killed, it goes on where it was.
 
-    A cell uses as many threads as its config says, so that its numbers do not depend on `jobs`. When one fails the
-    others finish first; what they found is kept.
+    A cell uses as many threads as its config says, so that its numbers do not depend on `jobs`. Where there are GPUs,
+    each cell at work has one to itself. When a cell fails the others finish first; what they found is kept.
     """
     if jobs < 1:
         raise ValueError(f"expected at least one job, got {jobs}.")
+    places = list(range(min(jobs, torch.cuda.device_count() or jobs)))
     waiting = [cell for cell in cells if cell.done() is None]
     finished, failed = len(cells) - len(waiting), []
-    running: dict[Cell, subprocess.Popen[bytes]] = {}
+    running: dict[Cell, tuple[subprocess.Popen[bytes], int]] = {}
     try:
         while waiting or running:
-            while waiting and len(running) < jobs:
-                cell = waiting.pop(0)
-                running[cell] = _start(cell)
+            while waiting and places:
+                cell, place = waiting.pop(0), places.pop(0)
+                running[cell] = _start(cell, place), place
             time.sleep(_PAUSE)
-            for cell, process in list(running.items()):
+            for cell, (process, place) in list(running.items()):
                 if process.poll() is not None:
                     del running[cell]
+                    places.append(place)
                     finished += 1
                     if process.returncode:
                         failed.append(cell)
             watch([_standing(cell) for cell in running], finished)
     finally:
-        for process in running.values():
+        for process, _ in running.values():
             process.terminate()
     if failed:
         said = "; ".join(f"{cell.name} failed: {_last_words(cell)}" for cell in failed)
@@ -103,16 +107,24 @@ def run(
     return [found for cell in cells if (found := cell.done()) is not None]
 
 
-def _start(cell: Cell) -> subprocess.Popen[bytes]:
+def _start(cell: Cell, place: int) -> subprocess.Popen[bytes]:
     cell.folder.mkdir(parents=True, exist_ok=True)
     (cell.folder / "config.json").write_text(json.dumps(cell.config.to_dict(), indent=1))
     threads = str(cell.config.train.threads)
     environment = os.environ | {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    if torch.cuda.is_available():
+        environment["CUDA_VISIBLE_DEVICES"] = _visible()[place]
     with (cell.folder / "log.txt").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "resolvent.studies.cell", str(cell.folder)],
+            [sys.executable, "-m", "resolvent.studies.cell", str(cell.folder), str(os.getpid())],
             stdout=log, stderr=subprocess.STDOUT, env=environment,
         )  # fmt: skip
+
+
+def _visible() -> list[str]:
+    """Names of the GPUs that this process may use."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return given.split(",") if given else [str(number) for number in range(torch.cuda.device_count())]
 
 
 def _standing(cell: Cell) -> Standing:

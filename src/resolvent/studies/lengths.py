@@ -14,7 +14,7 @@ from resolvent.model import LanguageModel
 from resolvent.studies.grid import Cell
 from resolvent.train.perplexity import on_text
 from resolvent.train.processes import Processes
-from resolvent.train.text import HELD_OUT, Text, text
+from resolvent.train.text import HELD_OUT, Text
 
 FOUND = "lengths.json"
 TIMES = (1, 2, 4, 8)
@@ -49,7 +49,7 @@ def measured(cell: Cell, times: Sequence[int] = TIMES, advance: Callable[[], Non
     for length in contexts(cell, times):
         if str(length) not in found:
             model = model or _model(cell)
-            how, here = cell.config.train, text({**_settings(cell), "context": length})
+            how, here = cell.config.train, Text(**_settings(cell) | {"context": length})
             batch = max(how.batch * cell.config.task["context"] // length, 1)  # as many tokens at once as in training
             found[str(length)] = on_text(model, here, batch, precision=how.precision)
             content = {"loss": record["evaluation"]["loss"], "lengths": found}

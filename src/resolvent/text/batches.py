@@ -7,6 +7,7 @@ A place is a token that has a next one: at place i, token i is read and token i 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +20,7 @@ from resolvent.patterns.errors import is_integer
 from resolvent.tasks.task import IGNORED, Batch, Tokens
 from resolvent.text.files import TextError
 
+_LARGEST = 700.0  # a loss whose exponential is still a number
 Row = npt.NDArray[np.integer[Any]]
 
 
@@ -144,3 +146,8 @@ def _require(tokens: Row, **sizes: int) -> None:
     for name, value in sizes.items():
         if not is_integer(value) or value < 1:
             raise TextError(f"expected {name} to be an integer ≥ 1, got {value!r}.")
+
+
+def perplexity(loss: float) -> float:
+    """Of a mean loss in nats; infinite where no number is so large."""
+    return math.exp(loss) if loss < _LARGEST else math.inf

@@ -1,4 +1,4 @@
-"""Hashes and pieces of files, locks, and the folder for what was fetched."""
+"""Hashes and pieces of files, and the folder for what was fetched."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,22 +54,3 @@ def cache_folder() -> Path:
     """Where fetched tokenizers and texts are kept: `resolvent` in XDG_CACHE_HOME, or in ~/.cache."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(given) if given else Path.home() / ".cache") / "resolvent"
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One process at a time, where the system has such locks; they end with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise TextError(f"another process is at work in {folder}: wait for it, or choose another --out.") from error
-        yield
-    finally:
-        os.close(descriptor)

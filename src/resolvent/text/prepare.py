@@ -17,13 +17,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, final
 
-from resolvent.files import settle
+from resolvent.files import locked, settle
 from resolvent.patterns.errors import closest
 from resolvent.text.bins import Bins, State
 from resolvent.text.corpora import CORPORA, DOCUMENTS, HUB, hub_revision
 from resolvent.text.corpus import FORMAT, PARTIAL, SIDECAR, VERSION, Corpus
 from resolvent.text.fetch import fetch
-from resolvent.text.files import TextError, locked, write_json
+from resolvent.text.files import TextError, write_json
 from resolvent.text.reading import Options, pieces
 from resolvent.text.sources import SPLITS, Source, find, survey, unchanged
 from resolvent.text.tokenizer import kind_of, tokenizer

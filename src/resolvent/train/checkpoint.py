@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +41,23 @@ def write(
 
 
 def read(
-    folder: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, processes: Processes
-) -> dict[str, Any] | None:
-    """Put model and optimizer where they were last; what was said about them, or None if there is no checkpoint."""
+    folder: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, processes: Processes,
+    accept: Callable[[dict[str, Any]], None] = lambda _: None,
+) -> dict[str, Any] | None:  # fmt: skip
+    """Put model and optimizer where they were last; what was said about them, or None if there is no checkpoint.
+
+    What was said goes to `accept` first, which may refuse.
+    """
     parts, path = shards.latest(folder / FOLDER), folder / FILE
     about = _about(path) if path.exists() else None
     steps = [0 if found is None else found["state"]["step"] for found in (about, None if parts is None else parts[1])]
     processes.agree(max(steps))
     if parts is not None and steps[1] > steps[0]:
+        accept(parts[1])
         shards.read(parts[0], model, optimizer, processes)
         return parts[1]
+    if about is not None:
+        accept(about)
     if about is not None and processes.sharded:
         shards.read(folder, model, optimizer, processes)  # whole tensors in one file are parts, too
     elif about is not None:

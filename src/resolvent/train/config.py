@@ -57,6 +57,12 @@ class TrainConfig:
     parallel: str = "replicate"
 
     def __post_init__(self) -> None:
+        kinds = {"int": int, "float": int | float, "bool": bool, "str": str}
+        for name, kind in ((f.name, str(f.type)) for f in dataclasses.fields(self)):
+            value, needed = getattr(self, name), kind.removesuffix(" | None")
+            fits = isinstance(value, kinds[needed]) and (needed == "bool" or not isinstance(value, bool))
+            if not fits and not (value is None and kind != needed):
+                raise ValueError(f"expected {name} to be {kind.replace(' | ', ' or ')}, got {value!r}.")
         least = {"steps": 1, "warmup": 0, "batch": 1, "eval_every": 1, "eval_batches": 1, "checkpoint_every": 1,
                  "log_every": 1, "patience": 1, "threads": 1, "accumulate": 1}  # fmt: skip
         for name, low in least.items():
@@ -66,8 +72,9 @@ class TrainConfig:
             raise ValueError(f"curriculum is a share of the steps: expected 0 ≤ curriculum < 1, got {self.curriculum}.")
         if self.spike is not None and not self.spike > 1:
             raise ValueError(f"expected spike > 1, or None, got {self.spike}.")
-        if not self.learning_rate > 0:
-            raise ValueError(f"expected learning_rate > 0, got {self.learning_rate}.")
+        for name in ("learning_rate", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"expected {name} > 0, got {getattr(self, name)}.")
         if self.precision not in PRECISIONS:
             raise ValueError(f"expected precision {' or '.join(PRECISIONS)}, got {self.precision!r}.")
         if self.parallel not in PARALLEL:
@@ -104,15 +111,23 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         return {"model": self.model.to_dict(), "task": dict(self.task), "train": dataclasses.asdict(self.train)}
 
-    def is_of(self, saved: Mapping[str, Any]) -> bool:
-        """Whether this is the run whose config was saved.
+    def differences(self, saved: Mapping[str, Any]) -> str:
+        """Settings that are not those of a run whose config was saved: nothing if this is that run.
 
-        It may go on with another `parallel`, which leaves its numbers as they are but for rounding; settings that did
-        not exist when it was saved had their defaults.
+        It may go on with another `parallel`, which leaves its numbers as they are but for rounding, and with a text
+        that has been moved; settings that did not exist when it was saved had their defaults.
         """
         own = json.loads(json.dumps(self.to_dict()))
         train = dataclasses.asdict(TrainConfig()) | saved["train"] | {"parallel": self.train.parallel}
-        return bool(own == {**saved, "train": train})
+        other = {**saved, "train": train, "task": {**saved["task"]}}
+        if "sha256" in own["task"]:
+            other["task"]["corpus"] = own["task"]["corpus"]
+        return ", ".join(
+            f"{part}.{key} is {other[part].get(key)!r} there, {own[part].get(key)!r} here"
+            for part in own
+            for key in [*own[part], *(k for k in other[part] if k not in own[part])]
+            if own[part].get(key) != other[part].get(key)
+        )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:

@@ -6,13 +6,14 @@ import json
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from resolvent.files import room_for, write_text
+from resolvent.files import locked, room_for, write_text
 from resolvent.model import LanguageModel
 from resolvent.patterns.errors import RunError
 from resolvent.tasks import IGNORED, Task
@@ -20,7 +21,7 @@ from resolvent.train import checkpoint, record, shards
 from resolvent.train.config import RunConfig, TrainConfig
 from resolvent.train.evaluate import accuracy
 from resolvent.train.perplexity import on_text
-from resolvent.train.processes import Processes
+from resolvent.train.processes import Processes, rank_here
 from resolvent.train.text import Text
 
 _MEMORY = 100  # steps that a usual gradient is averaged over
@@ -66,12 +67,18 @@ def train(
     A finished run is not trained again: its record is read and returned. Of several processes, all must call this; the
     first one writes, and reports.
     """
-    if folder is not None and (folder / RECORD).exists():
-        done = record.read(folder / RECORD)
-        _require_same(config, done["config"], folder)
-        return done
-    with Processes.joined(config.train.parallel) as processes:
-        return _train(config, folder, report, processes)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    first = rank_here() == 0
+    with nullcontext() if folder is None or not first else locked(folder):
+        if folder is not None and (folder / RECORD).exists():
+            done = record.read(folder / RECORD)
+            _require_same(config, done["config"], folder)
+            if first:
+                checkpoint.remove(folder)  # if a kill came between the record and this
+            return done
+        with Processes.joined(config.train.parallel) as processes:
+            return _train(config, folder, report, processes)
 
 
 def _train(
@@ -88,14 +95,17 @@ def _train(
     optimizer = make_optimizer(model, how)
     state = _State()
     metrics = _Metrics(None if folder is None or not processes.first else folder / METRICS)
-    if folder is not None and (saved := checkpoint.read(folder, model, optimizer, processes)) is not None:
-        _require_same(config, saved["config"], folder)
-        state = _State(**saved["state"])
+    if folder is not None:
+        saved = checkpoint.read(folder, model, optimizer, processes,
+                                lambda about: _require_same(config, about["config"], folder))  # fmt: skip
+        state = state if saved is None else _State(**saved["state"])
     metrics.forget_after(state.step)
     begin, before = time.perf_counter(), state.seconds
     measure = "perplexity" if isinstance(task, Text) else "accuracy"
     while state.step < how.steps and state.solved_at is None:
-        most = math.inf if how.spike is None or state.step < how.warmup else how.spike * state.usual_norm
+        most = math.inf
+        if how.spike is not None and state.usual_norm and state.step >= how.warmup:
+            most = how.spike * state.usual_norm
         loss, norm, tokens = take_step(model, optimizer, task, how, state.step, processes, most)
         _count_faults(loss, norm, most, state, how)
         state.step += 1
@@ -206,8 +216,10 @@ def learning_rate(how: TrainConfig, step: int) -> float:
 
 
 def _require_same(config: RunConfig, saved: dict[str, Any], folder: Path) -> None:
-    if not config.is_of(saved):
-        raise ValueError(f"{folder} holds a run with other settings: expected another folder, or the same settings.")
+    if other := config.differences(saved):
+        raise ValueError(
+            f"{folder} holds a run with other settings ({other}): expected another folder, or the same settings."
+        )
 
 
 def _count_faults(loss: float, norm: float, most: float, state: _State, how: TrainConfig) -> None:

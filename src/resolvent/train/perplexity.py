@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from resolvent.model import LanguageModel
 from resolvent.tasks import IGNORED, Batch
+from resolvent.text.batches import perplexity
 from resolvent.train.processes import ALONE, Processes
 from resolvent.train.text import HELD_OUT, Text
 
@@ -78,7 +79,7 @@ def measure(
         for first, after in pairwise(edges)
         if (number := sums[1, first:after].sum())
     ]
-    return {"loss": loss / count, "perplexity": math.exp(loss / count), "tokens": int(count), "by_place": places}
+    return {"loss": loss / count, "perplexity": perplexity(loss / count), "tokens": int(count), "by_place": places}
 
 
 def _told(batches: Iterable[Batch], advance: Callable[[], None]) -> Iterator[Batch]:

@@ -26,7 +26,7 @@ import safetensors
 import torch
 from torch import Tensor
 
-from resolvent.files import settle, write_text
+from resolvent.files import room_for, settle, write_text
 from resolvent.model import LanguageModel
 from resolvent.train.processes import Processes
 
@@ -66,7 +66,7 @@ def save(
         beside.mkdir(parents=True)
     processes.wait()
     tensors = _tensors(model, optimizer)
-    with _alone_on_purpose():
+    with room_for(beside), _alone_on_purpose(), _first_failure():
         save_parts(tensors, storage_writer=HuggingFaceStorageWriter(str(beside), save_distributed=True),
                    no_dist=processes.count == 1)  # fmt: skip
     processes.wait()
@@ -119,8 +119,20 @@ def read(path: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, pro
     tensors = _tensors(model, optimizer)
     if wrong := _unlike(found, tensors):
         raise ValueError(f"{path} is incomplete, or of another model: {_some(wrong)} do not fit. {_ADVICE}")
-    with _alone_on_purpose():
+    with _alone_on_purpose(), _first_failure():
         load_parts(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=processes.count == 1)
+
+
+@contextmanager
+def _first_failure() -> Iterator[None]:
+    """What went wrong in the first process where anything did, instead of torch's collection, which is no Exception."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        yield
+    except CheckpointException as error:
+        cause, _ = error.failures[min(error.failures)]
+        raise cause from error
 
 
 def _tensors(model: LanguageModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

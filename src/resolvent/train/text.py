@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -19,7 +20,8 @@ TRAIN, HELD_OUT = "train", "validation"
 class Text:
     """The corpus in a folder. All that is random about a batch follows from (seed, index).
 
-    sha256       of the tokens that are trained on; found when it is empty, checked when it is given
+    What says which corpus it is is found when left out, and checked when given; sha256 is of the tokens that are
+    trained on and of those that are held out.
     """
 
     corpus: str
@@ -31,18 +33,17 @@ class Text:
 
     def __post_init__(self) -> None:
         opened = Corpus.open(self.corpus)
-        found = str(opened.about["splits"][TRAIN]["sha256"])
-        if self.sha256 not in ("", found):
-            raise TextError(
-                f"{self.corpus} is not the corpus of this run: expected tokens with sha256 {self.sha256[:16]}…, "
-                f"got {found[:16]}…. Prepare that one again, or begin another run."
-            )
+        parts = "".join(str(opened.about["splits"][split]["sha256"]) for split in (TRAIN, HELD_OUT))
+        found = {"tokenizer": opened.tokenizer, "vocab_size": opened.vocab_size,
+                 "sha256": hashlib.sha256(parts.encode()).hexdigest()}  # fmt: skip
+        for name, value in found.items():
+            if (given := getattr(self, name)) and given != value:
+                raise TextError(
+                    f"{self.corpus} is not the corpus of this run: expected {name} {_short(given)}, got "
+                    f"{_short(value)}. Prepare that one again, or begin another run."
+                )
+            object.__setattr__(self, name, value)
         object.__setattr__(self, "opened", opened)
-        object.__setattr__(self, "sha256", found)
-        object.__setattr__(self, "tokenizer", opened.tokenizer)
-        object.__setattr__(self, "vocab_size", opened.vocab_size)
-        TextBatches(opened.split(TRAIN), self.context, 1)  # or a refusal, before anything is trained
-        opened.split(HELD_OUT)
 
     def batch(self, seed: int, index: int, count: int, *, divisor: int = 1) -> Batch:
         """Batch number `index` for training; with a `divisor`, of contexts so many times as short."""
@@ -58,9 +59,16 @@ class Text:
 
 
 def text(settings: Mapping[str, Any]) -> Text:
-    """From plain values; an unknown name is refused, with the nearest one."""
+    """To train on, from plain values; an unknown name is refused, with the nearest one."""
     known = [f.name for f in dataclasses.fields(Text) if f.init]
     for name in settings:
         if name not in known:
             raise TextError(f"unknown setting '{name}' of text: expected {', '.join(known)}.{closest(name, known)}")
-    return Text(**settings)
+    made = Text(**settings)
+    TextBatches(made.opened.split(TRAIN), made.context, 1)  # or a refusal, before anything is trained
+    made.opened.split(HELD_OUT)
+    return made
+
+
+def _short(value: object) -> str:
+    return f"{value[:16]}…" if isinstance(value, str) and len(value) > 20 else str(value)
