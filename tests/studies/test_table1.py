@@ -105,6 +105,8 @@ def test_each_cell_at_work_has_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyP
     class Process:
         """Takes three looks to end."""
 
+        returncode = 0
+
         def __init__(self, *_: Any, env: dict[str, str], **__: Any) -> None:
             self.looks, self.env = 0, env
             given.append(self)

@@ -27,11 +27,14 @@ class Machine:
     dram_gbs: float
 
 
-def measure_machine() -> Machine:
+def measure_machine(threads: int | None = None) -> Machine:
     """The best of several tries each, since whatever else runs can only slow them down. Takes about a second.
 
-    They take turns, so that a busy moment does not spoil all tries of one.
+    They take turns, so that a busy moment does not spoil all tries of one. With as many threads as torch has, or is to
+    have from here on.
     """
+    if threads is not None:
+        torch.set_num_threads(threads)
     threads = torch.get_num_threads()
     dram = max(64 * _MIB, 256 * _MIB // threads)  # more than any share of a last-level cache
     with ThreadPoolExecutor(threads) as pool:

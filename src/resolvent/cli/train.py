@@ -132,18 +132,16 @@ def _spelled(given: Any) -> str:
 
 def _use_of_the_machine(found: dict[str, Any]) -> str:
     """Multiply-adds that the model needs, forward and twice that backward, against matrix products measured now."""
-    import torch
-
     from resolvent.bench.machine import measure_machine
     from resolvent.model import LanguageModel, ModelConfig
+    from resolvent.train.processes import device_here
 
     model = LanguageModel.shape_only(ModelConfig.from_dict(found["config"]["model"]))
     madds = model.profile(found["config"]["task"]["context"]).madds_per_token
     speed = 6 * madds * found["tokens"] / max(found["seconds"], 1e-9) / 1e9
-    if torch.cuda.is_available():  # what is measured is the CPU
+    if device_here().type != "cpu":  # which is what is measured
         return f"{speed:,.1f} GFLOP/s"
-    torch.set_num_threads(found["config"]["train"]["threads"])
-    most = measure_machine().matmul_gflops
+    most = measure_machine(found["config"]["train"]["threads"]).matmul_gflops
     return f"{speed:,.1f} GFLOP/s, {speed / most:.0%} of the {most:,.0f} that matrix products reach here"
 
 
@@ -166,9 +164,10 @@ def evaluate_a_model(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from resolvent.model import LanguageModel
     from resolvent.train.perplexity import on_text
+    from resolvent.train.processes import device_here
     from resolvent.train.text import Text
 
-    model, trained = LanguageModel.load(_model_folder(run), device=_device()), _config_of(run)
+    model, trained = LanguageModel.load(_model_folder(run), device=device_here()), _config_of(run)
     text = Text(str(corpus), int(trained["task"].get("context", 256)) if context is None else context)
     check_tokenizer(run, text.tokenizer)
     precision = trained["train"].get("precision", "float32")
@@ -200,8 +199,9 @@ def generate_text(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from resolvent.model import LanguageModel
     from resolvent.text import tokenizer as make_tokenizer
+    from resolvent.train.processes import device_here
 
-    model = LanguageModel.load(_model_folder(run), device=_device())
+    model = LanguageModel.load(_model_folder(run), device=device_here())
     words = make_tokenizer(
         tokenizer or _config_of(run)["task"].get("tokenizer") or ("gpt2" if model.config.vocab_size > 300 else "bytes")
     )
@@ -230,12 +230,6 @@ def generate_text(
 
 def _model_folder(run: Path) -> Path:
     return run / "model" if (run / "model" / "config.json").exists() else run
-
-
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _config_of(run: Path) -> dict[str, dict[str, Any]]:

@@ -42,7 +42,7 @@ class Processes:
         """Join the others if torchrun started this process; alone otherwise. A group there already is made use of."""
         count, rank = int(os.environ.get("WORLD_SIZE", "1")), rank_here()
         local = int(os.environ.get("LOCAL_RANK", "0"))
-        device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
+        device = device_here(local)
         joined = dist.is_available() and dist.is_initialized()
         if joined:
             rank, count = dist.get_rank(), dist.get_world_size()
@@ -155,6 +155,11 @@ class Processes:
 
 
 ALONE = Processes(0, 1, torch.device("cpu"))
+
+
+def device_here(local: int = 0) -> torch.device:
+    """The GPU with this number, or the CPU if there are none."""
+    return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def rank_here() -> int:
