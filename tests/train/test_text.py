@@ -135,6 +135,7 @@ def test_killed_twenty_times(corpus: str, tmp_path: Path) -> None:
     assert logged[0] == logged[1]
     assert len(logged[0]) == 100
     models = [{p.name: p.read_bytes() for p in (tmp_path / name / "model").iterdir()} for name in ("whole", "cut")]
+    assert sorted(models[0]) == sorted(models[1])
     assert models[0] == models[1]
     assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == ["metrics.jsonl", "model", "run.json"]
 
