@@ -29,7 +29,7 @@ def save(model: LanguageModel, folder: str | Path) -> Path:
     weights = {name: t.detach().contiguous().cpu() for name, t in model.state_dict().items()}
     unnamed = folder / ".weights"
     with whole(unnamed) as beside:
-        save_file(weights, beside, metadata={"format": FORMAT})  # of several entries the order, and the hash, would vary
+        save_file(weights, beside, metadata={"format": FORMAT})  # a second entry would make the order vary
     digest = _digest(unnamed)
     path = unnamed.replace(folder / f"model-{digest[:8]}.safetensors")
     content = {"format": FORMAT, "version": VERSION, "weights": path.name, "sha256": digest}
