@@ -159,7 +159,7 @@ def _points(axes: Axes, found: Sequence[Variant], cost: Callable[[Variant], floa
         axes.errorbar([cost(variant)], [middle], bars, fmt=_MARKERS[variant.kind], color=colour, ms=7, capsize=3,
                       elinewidth=1.2, zorder=3)  # fmt: skip
     axes.plot(*zip(*_stairs(found, cost), strict=True), color=_INK, lw=1, alpha=0.7, zorder=2)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
 
 
 def _stairs(found: Sequence[Variant], cost: Callable[[Variant], float]) -> list[tuple[float, float]]:
