@@ -80,14 +80,14 @@ def graded(view: View, found: Sequence[Variant]) -> Table:
 
 
 def markdown(view: View, records: Sequence[Record]) -> str:
-    """The table, how it was made, and the grades."""
+    """The table, how it was made, and the grades; without those of what was not run."""
     found = variants(records)
     head, body = _filled(view, found)
     lines = [_line(head), "|" + "---|" * len(head), *map(_line, body)]
     for note in notes(view, found):
         lines += ["", note]
     lines += ["", "| the paper | compared | grade at this scale |", "|---|---|---|"]
-    lines += [_line(row) for row in grades(view, found)]
+    lines += [_line(row) for row in grades(view, found) if row[2] != "not run"]
     return "\n".join([*lines, "", rule(view, found), ""])
 
 
