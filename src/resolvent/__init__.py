@@ -1,13 +1,27 @@
 """Causal token mixers y = (I - B)^-1 A x, chosen by the geometry of what each token may read."""
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from resolvent.analysis import Profile, Routing, analyze, congestion, cost, hop_matrix, hops, verify
+from resolvent.analysis import (
+    Comparison,
+    Profile,
+    Routing,
+    analyze,
+    compare,
+    congestion,
+    cost,
+    hop_matrix,
+    hops,
+    verify,
+)
+from resolvent.errors import PatternError
 from resolvent.patterns import (
     PAPER_STRUCTURES,
     Pattern,
-    PatternError,
+    explicit,
     exponential,
+    pair,
     pattern,
     quadratic,
     strided,
@@ -17,12 +31,13 @@ from resolvent.patterns import (
 if TYPE_CHECKING:
     from resolvent.mixer import Mixer
     from resolvent.model import LanguageModel, ModelConfig, diagnose, preset, watch_gates
-    from resolvent.ops import DecodeCache, choose_backend, extend, load_cache, mix, solve
+    from resolvent.ops import DecodeCache, choose_backend, decode_cache, extend, load_cache, mix, solve
 
 __version__ = "0.1.0"
 
 __all__ = [
     "PAPER_STRUCTURES",
+    "Comparison",
     "DecodeCache",
     "LanguageModel",
     "Mixer",
@@ -33,15 +48,19 @@ __all__ = [
     "Routing",
     "analyze",
     "choose_backend",
+    "compare",
     "congestion",
     "cost",
+    "decode_cache",
     "diagnose",
+    "explicit",
     "exponential",
     "extend",
     "hop_matrix",
     "hops",
     "load_cache",
     "mix",
+    "pair",
     "pattern",
     "preset",
     "quadratic",
@@ -53,17 +72,17 @@ __all__ = [
 ]
 
 _NEEDS_TORCH = (
-    dict.fromkeys(("DecodeCache", "choose_backend", "extend", "load_cache", "mix", "solve"), "resolvent.ops")
+    dict.fromkeys(
+        ("DecodeCache", "choose_backend", "decode_cache", "extend", "load_cache", "mix", "solve"), "resolvent.ops"
+    )
     | {"Mixer": "resolvent.mixer"}
     | dict.fromkeys(("LanguageModel", "ModelConfig", "diagnose", "preset", "watch_gates"), "resolvent.model")
 )
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Names that need torch are imported when first used, so that patterns and analysis stay quick to import."""
     if name in _NEEDS_TORCH:
-        from importlib import import_module
-
         return getattr(import_module(_NEEDS_TORCH[name]), name)
     raise AttributeError(f"module 'resolvent' has no attribute {name!r}")
 

@@ -1,39 +1,51 @@
-"""Files that are whole or not there, whatever is killed when; locks; what is said when the disk is full."""
+"""Atomic file writes that survive a kill at any moment, folder locks, and a clear error when the disk is full."""
 
 from __future__ import annotations
 
 import errno
 import glob
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_SAID = tuple(os.strerror(number) for number in _FULL)
-_WRITING: set[Path] = set()  # by this process, now
+READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+_FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL_DISK_MESSAGES = tuple(os.strerror(code) for code in _FULL_DISK)
+_ACTIVE: set[Path] = set()  # temporary files that this process is writing now
 
 
 class DiskFullError(OSError):
-    """There was no room for a file. What was written before is kept."""
+    """The disk, or a quota, was full. Files written earlier are kept."""
+
+
+class ReadOnlyError(OSError):
+    """A folder that cannot be written."""
+
+    def __str__(self) -> str:
+        return f"{self.strerror}."
 
 
 class BusyError(ValueError):
-    """Another process is at work in a folder."""
+    """Another process is working in a folder."""
 
 
 @contextmanager
-def room_for(path: Path) -> Iterator[None]:
-    """Say it plainly when there is no room."""
+def explain_full_disk(path: Path) -> Iterator[None]:
+    """Turn the errors of a full disk into `DiskFullError`, with the path and what to do."""
     try:
         yield
     except (OSError, SafetensorError) as error:
-        full = error.errno in _FULL if isinstance(error, OSError) else any(word in str(error) for word in _SAID)
+        if isinstance(error, OSError):
+            full = error.errno in _FULL_DISK
+        else:
+            full = any(message in str(error) for message in _FULL_DISK_MESSAGES)
         if full:
             raise DiskFullError(
-                f"no room to write {path} ({error}): free some space and run the same again: it goes on."
+                f"no space left to write {path} ({error}): free some space, then rerun the same command to resume."
             ) from error
         if isinstance(error, SafetensorError):
             raise OSError(f"{path} could not be written: {error}") from error
@@ -41,58 +53,91 @@ def room_for(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def whole(path: Path, *, alone: bool = False) -> Iterator[Path]:
-    """A name beside `path` to write to; what is there in the end is put on disk and takes the name `path`.
+def atomic_write(path: Path, *, fixed_name: bool = False) -> Iterator[Path]:
+    """Yield a temporary path to write to; on success it is flushed to disk and replaces `path`.
 
-    If anything fails, `path` stays as it was, and nothing is left beside it. What a kill leaves is removed the next
-    time. If no other process can write this file now, `alone` gives the same name each time.
+    If anything fails, `path` is unchanged and the temporary file is removed. A temporary file left behind by a killed
+    process is removed by the next call.
+
+    Args:
+        path: The file to create or replace. Missing parent folders are created.
+        fixed_name: Use the same temporary name on every call. Only for files that no other process can be writing.
     """
-    beside = path.with_name(f".{path.name}.new" if alone else f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    with room_for(path):
-        _remove_left_overs(path)
-        _WRITING.add(beside)
+    name = f".{path.name}.new" if fixed_name else f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}"
+    temporary = path.with_name(name)
+    with explain_full_disk(path):
+        _remove_leftovers(path)
+        _ACTIVE.add(temporary)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            yield beside
-            with beside.open("rb+") as file:
+            yield temporary
+            with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
-            beside.replace(path)
+            temporary.replace(path)
         finally:
-            beside.unlink(missing_ok=True)
-            _WRITING.discard(beside)
-    settle(path.parent)
+            temporary.unlink(missing_ok=True)
+            _ACTIVE.discard(temporary)
+    fsync_folder(path.parent)
 
 
-def _remove_left_overs(path: Path) -> None:
-    """What processes that are no more have left beside a file."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.????????"):
-        number = left.name.split(".")[-2]
-        if number.isdecimal() and left not in _WRITING and not _is_alive(int(number)):
-            left.unlink(missing_ok=True)
+def _remove_leftovers(path: Path) -> None:
+    """Remove temporary files of processes that no longer exist."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.????????"):
+        pid = leftover.name.split(".")[-2]
+        if pid.isdecimal() and leftover not in _ACTIVE and not _is_other_process(int(pid)):
+            leftover.unlink(missing_ok=True)
 
 
-def _is_alive(process: int) -> bool:
-    """Another process than this one, which knows what it writes: numbers come again, in containers above all."""
-    if process == os.getpid():
+def _is_other_process(pid: int) -> bool:
+    """Whether another process with this id is running.
+
+    False for this process, which tracks its own files in `_ACTIVE`: process ids are reused, in containers above all, so
+    a file with our id may be a leftover of an earlier process.
+    """
+    if pid == os.getpid():
         return False
     try:
-        os.kill(process, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it is someone else's
+    except OSError:  # it belongs to another user
         return True
     return True
 
 
 def write_text(path: Path, text: str) -> None:
-    """All of the text, or the file as it was."""
-    with whole(path) as beside:
-        beside.write_text(text, encoding="utf-8")
+    """Write a UTF-8 text file atomically."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def require_writable(folder: Path) -> None:
+    """Raise an error at once, not after the hours that lead to the first write, if a folder cannot be written.
+
+    Missing folders are created.
+
+    Raises:
+        ReadOnlyError: It cannot be written.
+    """
+    try:
+        with explain_full_disk(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        if error.errno not in READ_ONLY:
+            raise
+        raise ReadOnlyError(
+            error.errno, f"{folder} cannot be written ({error.strerror}): choose another --out, or make it writable"
+        ) from error
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One process at a time, where the system has such locks; they end with the process, however it ends."""
+    """Lock a folder against other processes, on systems with file locks. The lock ends with the process.
+
+    Raises:
+        BusyError: Another process holds the lock.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
@@ -103,17 +148,17 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BusyError(f"another process is at work in {folder}: wait for it, or choose another --out.") from error
+            raise BusyError(f"another process is working in {folder}: wait for it, or choose another --out.") from error
         yield
     finally:
         os.close(descriptor)
 
 
-def settle(folder: Path) -> None:
-    """Names in a folder reach the disk, where the system can be asked for that."""
+def fsync_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk, on systems that support it."""
     with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(handle)
+            os.fsync(descriptor)
         finally:
-            os.close(handle)
+            os.close(descriptor)

@@ -9,162 +9,212 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from resolvent.analysis.coefficients import Coefficients, Distance, coefficients
-from resolvent.coefficients import Layer, Place, Weights, make_coefficients, place
-from resolvent.ops import Cache, Caches, DecodeCache
-from resolvent.ops.interface import BACKENDS
-from resolvent.ops.sequences import Integers
-from resolvent.patterns import Pattern, pattern
-from resolvent.patterns.errors import closest
+from resolvent.coefficients import Layer, Positions, Weights, make_coefficients, positions_of
+from resolvent.coefficients.convolution import Convolution
+from resolvent.coefficients.layer import CacheMemory
+from resolvent.ops import Cache, Caches
+from resolvent.ops.backend import Backend
+from resolvent.ops.precision import autocast_enabled
+from resolvent.ops.registry import find
+from resolvent.ops.sequences import Indices
+from resolvent.patterns import Pattern, PatternLike, as_pattern
+from resolvent.rules import Rule, as_rule
 
 
 class Mixer(nn.Module):
     """A causal token-mixing layer, (B, N, dim) → (B, N, dim).
 
-    pattern: who reads whom, for all heads, or a list with one pattern per head.
-    coefficients: how much, by a rule's spelling (`resolvent.coefficients`); `softmax`, the paper's, unless given.
-    kv_heads: sets of keys and values that the heads share (grouped queries); each head has its own unless given.
-    rope: base of the rotary positions, or None for none.
-    backend: see `resolvent.choose_backend`.
+    Args:
+        dim: channels of the input and the output.
+        heads: heads, each of `head_dim` channels.
+        pattern: who reads whom, for all heads, or a list with one pattern per head. A pattern is a spelling such as
+            "exponential+cache", a `Pattern`, or a function k ↦ stride.
+        rule: how A and B are parameterized, by its spelling (`resolvent.rules`) [default: softmax, the paper's].
+        head_dim: channels of a head [default: dim / heads].
+        kv_heads: sets of keys and values that the heads share (grouped queries) [default: heads].
+        rope: base of the rotary positions, or None for none.
+        bias: whether projections have one.
+        backend: see `resolvent.choose_backend`.
+
+    >>> layer = Mixer(dim=64, heads=4, pattern="quadratic+cache")
+    >>> layer(torch.randn(2, 100, 64)).shape
+    torch.Size([2, 100, 64])
     """
 
     def __init__(
         self,
         dim: int,
         heads: int,
-        pattern: str | Pattern | Sequence[str | Pattern],
+        pattern: PatternLike | Sequence[PatternLike],
         *,
-        coefficients: str | Coefficients = "softmax",
+        rule: str | Rule = "softmax",
         head_dim: int | None = None,
         kv_heads: int | None = None,
         rope: float | None = 10_000.0,
         bias: bool = True,
-        backend: str = "auto",
+        backend: str | Backend = "auto",
     ) -> None:
         super().__init__()
-        self.layer = _layer(dim, heads, pattern, coefficients, head_dim, kv_heads, rope, bias, backend)
-        self.values = nn.Linear(dim, self.layer.kv_heads * self.layer.head_dim, bias)
+        head_dim, kv_heads = _head_sizes(dim, heads, head_dim, kv_heads)
+        rule, patterns = as_rule(rule), _patterns(pattern, heads)
+        _check_options(rule, head_dim, rope, backend)
+        self.layer = Layer(dim, heads, kv_heads, head_dim, patterns, rule, rope, bias, backend)
+        self.convolution = Convolution(dim, rule.conv) if rule.conv else None
+        self.values = nn.Linear(dim, kv_heads * head_dim, bias)
         self.coefficients = make_coefficients(self.layer)
-        self.output = nn.Linear(heads * self.layer.head_dim, dim, bias)
+        self.output = nn.Linear(heads * head_dim, dim, bias)
 
-    def forward(self, x: Tensor, *, cu_seqlens: Integers | None = None, start: Integers | None = None) -> Tensor:
+    def forward(self, x: Tensor, *, cu_seqlens: Indices | None = None, start: Indices | None = None) -> Tensor:
         """Mix whole sequences.
 
-        cu_seqlens: 0, ends of the sequences packed along N.  start: (B,) where each begins, after padding on the left.
+        Args:
+            x: (B, N, dim).
+            cu_seqlens: 0 and the ends of the sequences packed along N.
+            start: (B,) where each sequence begins, after padding on the left.
+
+        Returns:
+            (B, N, dim).
         """
         self._check(x)
-        return self.at(x, place(x.shape[0], x.shape[1], x.device, cu_seqlens, start))
+        positions = positions_of(x.shape[0], x.shape[1], x.device, cu_seqlens, start)
+        return self.at(_without_padding(x, positions), positions)
 
     def extend(
-        self, x: Tensor, cache: Cache | None = None, *, start: Integers | None = None, room: int | None = None
+        self,
+        x: Tensor,
+        cache: Cache | None = None,
+        *,
+        start: Indices | None = None,
+        max_tokens: int | str | None = None,
     ) -> tuple[Tensor, Cache]:
-        """Mix the next tokens of sequences whose past is in the cache; None begins them.
+        """Mix the next tokens of sequences whose past is in the cache.
 
-        Prefill, chunked prefill and decoding are this one verb, and every split gives what `forward` gives. The cache
-        is brought up to date in place. `room` makes a new cache for so many tokens, of a size that is final. Under
-        `torch.no_grad()` it is written in place, which is much quicker; otherwise gradients flow through it.
+        Prefill, chunked prefill and decoding are this one method, and every split gives what `forward` gives. Under
+        `torch.no_grad()` the cache is written in place, which is much quicker; otherwise gradients flow through it.
+
+        Args:
+            x: (B, N, dim), the new tokens.
+            cache: as the last call returned it, which updates it in place; None begins the sequences.
+            start: (B,) where each sequence begins, after padding on the left.
+            max_tokens: makes a new cache for this many tokens, of a size that is final.
+
+        Returns:
+            (B, N, dim) for the new tokens, and the cache.
         """
         self._check(x)
         if cache is None:
-            cache = self.make_cache(x.shape[0], room, device=x.device)
+            cache = self.make_cache(x.shape[0], max_tokens, device=x.device)
         else:
-            check_cache(cache, self.kind_of_cache, x.shape[0], room)
-        where = place(x.shape[0], x.shape[1], x.device, None, start, cache.positions)
-        cache.make_room(where.longest)  # or a refusal, before anything is written
-        return self.at(x, where, cache), cache
+            check_cache(cache, self.cache_signature, x.shape[0], max_tokens)
+        positions = positions_of(x.shape[0], x.shape[1], x.device, None, start, cache.positions)
+        cache.reserve(positions.longest)
+        return self.at(_without_padding(x, positions), positions, cache), cache
 
-    def at(self, x: Tensor, where: Place, cache: Cache | None = None) -> Tensor:
-        """What `forward` and `extend` do, with positions that a stack works out once for all its layers."""
+    def at(self, x: Tensor, positions: Positions, cache: Cache | None = None) -> Tensor:
+        """What `forward` and `extend` do, with positions that a stack computes once for all its layers."""
+        if self.convolution is not None:
+            own, cache = (cache["recent"], cache["mixing"]) if isinstance(cache, Caches) else (None, None)
+            x = self.convolution(x, positions, own)
         values = self.values(x).unflatten(-1, (self.layer.kv_heads, -1)).transpose(1, 2)
-        mixed = self.coefficients(x, values, where, cache)
+        mixed = self.coefficients(x, values, positions, cache)
         result: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return result
 
     def make_cache(
         self,
         batch: int = 1,
-        tokens: int | None = None,
+        max_tokens: int | str | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Cache:
-        """An empty cache for `extend`. With `tokens` given, `nbytes` is final before the first one comes."""
-        like = self.output.weight
-        device = torch.device(device or like.device)
-        return self.coefficients.make_cache(batch, tokens, dtype or _computed_in(like.dtype, device.type), device)
+        """An empty cache for `extend`. With `max_tokens` given, `nbytes` is final before the first one comes."""
+        weight = self.output.weight
+        device = torch.device(device or weight.device)
+        dtype = dtype or _computed_in(weight.dtype, device.type)
+        return self._cache(CacheMemory(batch, max_tokens, dtype, device))
+
+    def _cache(self, memory: CacheMemory) -> Cache:
+        mixing = self.coefficients.make_cache(memory)
+        if self.convolution is None:
+            return mixing
+        return Caches({"recent": self.convolution.make_cache(memory), "mixing": mixing})
 
     @cached_property
-    def kind_of_cache(self) -> object:
+    def cache_signature(self) -> object:
         """What its caches are made of, to tell others apart."""
-        return kind_of(self.coefficients.make_cache(1, 1, torch.float32, torch.device("meta")))
+        return self._cache(CacheMemory(1, 1, torch.float32, torch.device("meta"))).signature
 
     def weights(self, x: Tensor) -> list[Weights]:
         """A and B for an input, written out on their patterns, for looking at: one entry per group of heads."""
         self._check(x)
-        return list(self.coefficients.weights(x, place(x.shape[0], x.shape[1], x.device)))
+        positions = positions_of(x.shape[0], x.shape[1], x.device)
+        x = x if self.convolution is None else self.convolution(x, positions)
+        return list(self.coefficients.weights(x, positions))
 
     def extra_repr(self) -> str:
         groups = [(str(p), len(list(same))) for p, same in groupby(self.layer.patterns)]
         spelled = groups[0][0] if len(groups) == 1 else " | ".join(f"{count} × {p}" for p, count in groups)
-        return f"{self.layer.dim}, heads={self.layer.heads}, pattern='{spelled}', coefficients='{self.layer.rule}'"
+        return f"{self.layer.dim}, heads={self.layer.heads}, pattern='{spelled}', rule='{self.layer.rule}'"
 
     def _check(self, x: Tensor) -> None:
         if x.ndim != 3 or x.shape[-1] != self.layer.dim or x.shape[1] < 1:
             raise ValueError(f"expected x of shape (B, N, {self.layer.dim}) with N ≥ 1, got {tuple(x.shape)}.")
 
 
-def _layer(
-    dim: int, heads: int, spec: str | Pattern | Sequence[str | Pattern], rule: str | Coefficients,
-    head_dim: int | None, kv_heads: int | None, rope: float | None, bias: bool, backend: str,
-) -> Layer:  # fmt: skip
+def _without_padding(x: Tensor, positions: Positions) -> Tensor:
+    """Zeros in padding: projections would multiply a NaN there by zero, in the gradients of their weights."""
+    return x if positions.mask is None else torch.where(positions.mask[..., None], x, 0)
+
+
+def _head_sizes(dim: int, heads: int, head_dim: int | None, kv_heads: int | None) -> tuple[int, int]:
     if heads < 1 or dim < 1:
         raise ValueError(f"expected dim and heads ≥ 1, got dim={dim} and heads={heads}.")
     if head_dim is None and dim % heads:
         raise ValueError(f"expected heads to divide dim, got dim={dim} and heads={heads}; or give head_dim.")
     width = dim // heads if head_dim is None else head_dim
-    rule = coefficients(rule)
     if width < 1:
         raise ValueError(f"expected head_dim ≥ 1, got {head_dim}.")
+    shared = heads if kv_heads is None else kv_heads
+    if shared < 1 or heads % shared:
+        raise ValueError(f"expected kv_heads to divide the {heads} heads, got {kv_heads}.")
+    return width, shared
+
+
+def _patterns(pattern: PatternLike | Sequence[PatternLike], heads: int) -> tuple[Pattern, ...]:
+    """One for each head."""
+    if isinstance(pattern, str | Pattern) or callable(pattern):
+        return (as_pattern(pattern),) * heads
+    if len(pattern) != heads:
+        raise ValueError(f"expected one pattern, or one for each of the {heads} heads, got {len(pattern)}.")
+    return tuple(map(as_pattern, pattern))
+
+
+def _check_options(rule: Rule, head_dim: int, rope: float | None, backend: str | Backend) -> None:
     if rope is not None and (isinstance(rope, bool) or not rope > 0):
         raise ValueError(
             f"rope is the base of rotary positions: expected a number > 0 such as 10000.0, or None, got {rope!r}."
         )
-    turned = rope is not None and not rule.first_order and not isinstance(rule, Distance)
-    if width % 2 and (turned or (isinstance(rule, Distance) and rule.shape == "toeplitz")):
-        raise ValueError(f"rotary positions turn pairs of numbers: expected an even head_dim, got {width}.")
-    names = ("auto", *BACKENDS)
-    if backend not in names:
-        raise ValueError(f"unknown backend {backend!r}: expected {', '.join(names)}.{closest(backend, names)}")
-    if backend != "auto" and rule.first_order:
-        raise ValueError(f"{rule} runs on scans, which choose by the device: expected backend='auto', got {backend!r}.")
-    shared = heads if kv_heads is None else kv_heads
-    if shared < 1 or heads % shared:
-        raise ValueError(f"expected kv_heads to divide the {heads} heads, got {kv_heads}.")
-    each = [spec] * heads if isinstance(spec, str | Pattern) else list(spec)
-    if len(each) != heads:
-        raise ValueError(f"expected one pattern, or one for each of the {heads} heads, got {len(each)}.")
-    return Layer(dim, heads, shared, width, tuple(pattern(p) for p in each), rule, rope, bias, backend)
+    if head_dim % 2 and rule.rotates(rope):
+        raise ValueError(f"rotary positions turn pairs of numbers: expected an even head_dim, got {head_dim}.")
+    if backend != "auto":
+        find(backend)
+        if rule.scan:
+            raise ValueError(
+                f"{rule} runs on scans, which choose by the device: expected backend='auto', got {backend!r}."
+            )
 
 
-def kind_of(cache: Cache) -> object:
-    """What a cache is made of: slots on a pattern, a state, or several by name."""
-    if isinstance(cache, Caches):
-        return {name: kind_of(child) for name, child in cache.items()}
-    return str(cache.pattern) if isinstance(cache, DecodeCache) else "a state"
-
-
-def check_cache(cache: Cache, expected: object, batch: int, room: int | None) -> None:
+def check_cache(cache: Cache, signature: object, batch: int, max_tokens: int | str | None) -> None:
     """A cache that this layer or model made, or one like it."""
-    found = kind_of(cache)
-    if found != expected:
-        raise ValueError(f"expected a cache of this model, made of {expected}, got one made of {found}.")
+    if cache.signature != signature:
+        raise ValueError(f"expected a cache of this model, made of {signature}, got one made of {cache.signature}.")
     if cache.batch != batch:
         raise ValueError(f"expected a cache of {batch} sequences, got one of {cache.batch}.")
-    if room is not None:
-        raise ValueError("room is for a new cache: expected no room beside a cache that is there.")
+    if max_tokens is not None:
+        raise ValueError("max_tokens is for a new cache: expected none beside a cache that exists.")
 
 
 def _computed_in(dtype: torch.dtype, device: str) -> torch.dtype:
     """What a layer of this dtype computes in, under autocast or not."""
-    if dtype != torch.float64 and torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return dtype
+    autocast = dtype != torch.float64 and autocast_enabled(device)
+    return torch.get_autocast_dtype(device) if autocast else dtype

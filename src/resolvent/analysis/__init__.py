@@ -1,21 +1,25 @@
-"""What can be proved about a pattern: hops, congestion, cache, cost. Never imports torch."""
+"""Provable properties of patterns: hops, congestion, cache and cost. Never imports torch."""
 
+from resolvent.analysis.comparison import Comparison, compare
 from resolvent.analysis.congestion import Congestion, congestion
 from resolvent.analysis.cost import Cost, cost
 from resolvent.analysis.growth import Growth, growth
 from resolvent.analysis.hops import Hops, hop_matrix, hops, hops_by_distance
-from resolvent.analysis.profile import Profile, analyze
+from resolvent.analysis.profile import Least, Profile, analyze
 from resolvent.analysis.routing import Routing, RoutingError, verify
 
 __all__ = [
+    "Comparison",
     "Congestion",
     "Cost",
     "Growth",
     "Hops",
+    "Least",
     "Profile",
     "Routing",
     "RoutingError",
     "analyze",
+    "compare",
     "congestion",
     "cost",
     "growth",

@@ -1,8 +1,7 @@
-"""Congestion: how many tokens must share one state when n tokens are copied n places on.
+"""Congestion: how many tokens must share one state when n tokens are copied by n positions.
 
-Always `lower ≤ C ≤ upper`, each side with the argument that proves it, and every routing walked by `verify`.
-Lower bounds: the path length (each of n paths visits d + 1 of 2n nodes) and the cut (every path crosses each cut
-through a position that is still live). Upper bounds: routings, from the cheapest way of finding them to the dearest.
+Bounds `lower ≤ C ≤ upper` come with the argument that proves each, and every routing is checked by `verify`.
+`lower_bounds` has the arguments for the one, `routers` the routings for the other, by increasingly expensive methods.
 """
 
 from __future__ import annotations
@@ -14,22 +13,34 @@ from typing import Literal, get_args
 import numpy as np
 
 from resolvent.analysis import routers
-from resolvent.analysis.hops import hops_by_distance, interval_reach
+from resolvent.analysis.hops import as_intervals, reads_at_fixed_distances
+from resolvent.analysis.lower_bounds import lower_bound, require_copy
 from resolvent.analysis.routing import Routing, verify
-from resolvent.patterns import Pattern, PatternError
-from resolvent.patterns.errors import closest, require_length
-from resolvent.patterns.strides import Integers
+from resolvent.analysis.steps import hops_apart, list_steps
+from resolvent.errors import SettingError, closest
+from resolvent.patterns import Pattern, PatternLike, as_pattern
+from resolvent.patterns.checks import require_length
 
 Effort = Literal["quick", "search", "exact"]
 
 # Rip-up-and-reroute walks every edge once per path and round; the exact method has one unknown per path and edge.
-_SEARCH_LIMIT = 50_000_000
+_SEARCH_LIMIT = 300_000_000
+_ROUNDS, _CHEAP = 60, 50_000_000  # fewer rounds where there are more edges than this
 _EXACT_LIMIT = 20_000
 
 
 @dataclass(frozen=True)
 class Congestion:
-    """`lower ≤ C ≤ upper`; both infinite when some token cannot be carried at all."""
+    """Bounds `lower ≤ C ≤ upper`; both are infinite if some token has no path.
+
+    Attributes:
+        lower: The proven lower bound.
+        upper: The congestion of the best routing found.
+        lower_by: The argument for the lower bound.
+        upper_by: The method that found the upper bound.
+        routing: The routing that attains `upper`; None if there is none or it is too long to list.
+        note: Why a requested method was skipped, if one was.
+    """
 
     lower: int | float
     upper: int | float
@@ -40,20 +51,31 @@ class Congestion:
 
     @property
     def exact(self) -> bool:
+        """Whether the bounds coincide."""
         return self.lower == self.upper
 
 
-def congestion(pattern: Pattern, n: int, effort: Effort = "search") -> Congestion:
-    """Bounds on the congestion of copying n tokens.
+def congestion(pattern: PatternLike, n: int | str, effort: Effort = "search") -> Congestion:
+    """Bound the congestion of copying n tokens by n positions.
 
-    `effort`: "quick" for the bounds and the routers that take one pass; "search" adds rip-up-and-reroute while a gap
-    is left and n is moderate; "exact" adds an integer program (SciPy's HiGHS) for small n.
+    Args:
+        pattern: A pattern or its spelling.
+        n: Number of tokens, as an integer or a string such as `"4k"`.
+        effort: "quick" for the bounds and the one-pass routers; "search" adds rip-up-and-reroute if a gap remains and n
+            is moderate; "exact" adds an integer program (SciPy's HiGHS) for small n.
+
+    Returns:
+        Proven bounds, with a routing that attains the upper one.
+
+    >>> congestion("order:8", 1024).lower
+    128
     """
-    n = require_length(n)
+    pattern, n = as_pattern(pattern), require_length(n)
     if effort not in get_args(Effort):
-        raise PatternError(
+        raise SettingError(
             f"expected effort {' or '.join(get_args(Effort))}, got {effort!r}.{closest(str(effort), get_args(Effort))}"
         )
+    require_copy(pattern, n)
     lower, lower_by = lower_bound(pattern, n)
     if math.isinf(lower):
         return Congestion(lower, lower, lower_by, lower_by)
@@ -61,30 +83,33 @@ def congestion(pattern: Pattern, n: int, effort: Effort = "search") -> Congestio
     upper, upper_by, routing = _upper_bound(pattern, n, lower, effort != "quick")
     paths_and_edges = n * _edges(pattern, n)
     if effort != "quick" and routing is not None and upper > lower and paths_and_edges <= _SEARCH_LIMIT:
-        improved = routers.reroute(pattern, n, lower, routing)
+        rounds = min(_ROUNDS, _ROUNDS * _CHEAP // paths_and_edges)
+        improved = routers.reroute(pattern, n, lower, routing, rounds)
         if verify(pattern, improved) < upper:
             upper, upper_by, routing = improved.congestion, "rip-up-and-reroute", improved
     note = ""
     if effort == "exact" and upper > lower and (routing is None or paths_and_edges > _EXACT_LIMIT):
         note = f"integer program skipped: n = {n} is too large for it"
     elif effort == "exact" and routing is not None and upper > lower:
-        proven, settled = _settle(pattern, n, lower, routing)
+        proven, improved = _solve_exactly(pattern, n, lower, routing)
         if proven > lower:
             lower, lower_by = proven, "integer program"
-        if settled.congestion < upper:
-            upper, upper_by, routing = settled.congestion, "integer program", settled
+        if improved.congestion < upper:
+            upper, upper_by, routing = improved.congestion, "integer program", improved
     return Congestion(lower, upper, lower_by, upper_by, routing, note)
 
 
 def _edges(pattern: Pattern, n: int) -> int:
-    """About how many edges a path may use: those between two positions n apart."""
-    return n * max(pattern.reads(n), 1)
+    """Roughly the number of edges that a path can use: those between two positions n apart."""
+    if as_intervals(pattern) is not None or reads_at_fixed_distances(pattern, n):
+        return n * max(pattern.reads(n), 1)
+    return list_steps(pattern, 2 * n).count // 2
 
 
 def _upper_bound(pattern: Pattern, n: int, lower: int, search: bool) -> tuple[int, str, Routing | None]:
-    """What shifting a path or sweeping over the sequence finds; no routing where it is too long to write out."""
+    """The better of the one-pass routings; the routing is None if it is too long to list."""
     upper, upper_by, routing = n, "n paths in all", None
-    if pattern.period(2 * n) == 1:
+    if shifted := reads_at_fixed_distances(pattern, 2 * n):
         path = routers.shortest_path(pattern, n)
         upper, upper_by = routers.shift_load(path, n), "shift routing"
         if n * len(path) <= routers.MOST_VISITS:
@@ -92,83 +117,31 @@ def _upper_bound(pattern: Pattern, n: int, lower: int, search: bool) -> tuple[in
             assert verify(pattern, routing) == upper
         elif not np.all(pattern.allows(path[1:], path[:-1])):
             raise AssertionError(f"{pattern}: shortest path leaves the pattern")
-    if pattern.contiguous_columns and (upper > lower or upper_by == "n paths in all"):
-        swept = routers.sweep(pattern, n, lower, search)
+    elif not pattern.recurrent:  # then all paths are edges, or there would be none
+        routing = routers.shift(np.array([0, n]), n)
+        upper, upper_by = verify(pattern, routing), "shift routing"
+    listed = pattern.recurrent and as_intervals(pattern) is None and not shifted
+    if listed:
+        routing = routers.shortest(pattern, n, hops_apart(pattern, range(n, n + 1))[n])
+        if routing is not None:
+            upper, upper_by = verify(pattern, routing), "shortest paths"
+    last = pattern.stages[-1]  # in a pair, paths can follow B alone
+    if last.recurrent and last.contiguous_columns and (upper > lower or upper_by == "n paths in all"):
+        swept = routers.sweep(last, n, lower, search)
         if swept is not None and verify(pattern, swept) <= upper:
             upper, upper_by, routing = swept.congestion, "deadline sweep", swept
     return upper, upper_by, routing
 
 
-def _settle(pattern: Pattern, n: int, lower: int, best: Routing) -> tuple[int, Routing]:
-    """Ask the integer program for a better routing until it proves that there is none, or gives up."""
+def _solve_exactly(pattern: Pattern, n: int, lower: int, best: Routing) -> tuple[int, Routing]:
+    """Run the integer program for better routings until it proves that there is none, or times out."""
     from resolvent.analysis import exact
 
     while best.congestion > lower:
-        verdict = exact.route_within(pattern, n, best.congestion - 1)
-        if isinstance(verdict, Routing):
-            verify(pattern, verdict)
-            best = verdict
+        result = exact.route_within(pattern, n, best.congestion - 1)
+        if isinstance(result, Routing):
+            verify(pattern, result)
+            best = result
         else:
-            return (best.congestion if verdict == "none" else lower), best
+            return (best.congestion if result == "none" else lower), best
     return lower, best
-
-
-def lower_bound(pattern: Pattern, n: int) -> tuple[int | float, str]:
-    """The best proven lower bound and its argument; infinite when a token has no path."""
-    if not pattern.recurrent:
-        joined = bool(np.all(pattern.allows(np.arange(n) + n, np.arange(n))))
-        return (1, "one path per token") if joined else (math.inf, "no feedback and no edge from i to i + n")
-    bounds: list[tuple[int, str]] = [(1, "one path per token")]
-    if pattern.contiguous_columns:
-        lives, relay = interval_reach(pattern, 2 * n)
-        from resolvent.analysis import kernels
-
-        _, _, end = kernels.interval_hops(lives, relay)
-        if np.any(end[:n] < np.arange(n) + n):
-            return math.inf, "no path from some i to i + n"
-    else:
-        hops = int(hops_by_distance(pattern, n + 1)[n])
-        if hops < 0:
-            return math.inf, "no path from i to i + n"
-        bounds.append((path_length_bound(hops), "path length"))
-    bounds.append((cut_bound(pattern, n), "cut"))
-    return max(bounds, key=lambda bound: bound[0])
-
-
-def path_length_bound(hops: int) -> int:
-    """N paths of at least `hops` edges on 2n nodes. A node at either end of the sequence cannot be full, hence + 1."""
-    return 1 if hops < 2 else (hops + 1) // 2 + 1
-
-
-def cut_bound(pattern: Pattern, n: int) -> int:
-    """Each path that crosses from ≤ s to > s does so from a position that is still read: cache × congestion ≥ n."""
-    s = np.arange(1, 2 * n)  # positions < s lie before the cut
-    crossing = np.minimum(np.minimum(s, n), 2 * n - s)
-    if pattern.contiguous_columns:
-        lives = pattern.lives(2 * n)
-        live = _held(lives)[1:]
-        lives[:n] = 0
-        crossing += _held(lives)[1:]  # a position ≥ n is also where a path ends, and that one does not cross
-    else:
-        strides = pattern.offsets(2 * n)
-        back = np.arange(n)  # a position this far before the cut at s = n is live if its next reader comes before 2n
-        following = np.searchsorted(strides, back, side="right")
-        reader = strides[np.minimum(following, len(strides) - 1)]
-        is_live = (following < len(strides)) & (n - 1 - back + reader < 2 * n)
-        live, crossing = np.array([is_live.sum()]), np.array([n])
-    return int(np.max(-(-crossing // np.maximum(live, 1))))
-
-
-def occupancy(pattern: Pattern, n: int) -> Integers:
-    """How many positions are held when token i is decoded, for each i < n."""
-    return _held(pattern.lives(n))
-
-
-def _held(lives: Integers) -> Integers:
-    n = len(lives)
-    born = (lives > 0).astype(np.int64)
-    change = np.zeros(n + 1, dtype=np.int64)
-    change[1:] += born
-    dies = np.arange(n) + lives + 1
-    change -= np.bincount(dies[(dies <= n) & (lives > 0)], minlength=n + 1)[: n + 1]
-    return np.cumsum(change)[:n]

@@ -1,8 +1,9 @@
-"""Hops: how many steps information needs from an input to a later output.
+"""Hops: the number of steps from an input to a later output.
 
 The first hop is an A edge, the rest are B edges; without B there is only the first. Translation-invariant distances
-are a coin-change problem on i - j. Where each position is read by one unbroken run of later ones (cache-efficient
-and banded patterns), the positions within t hops form an interval and greedy reach is exact.
+are a coin-change problem on i - j. If each position is read by a contiguous run of later ones (cache-efficient
+and banded patterns), the positions within t hops form an interval and greedy reach is exact. Of all other patterns the
+reads are listed, and the hops of each row follow from those of the rows that it reads (`steps`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from resolvent.patterns import Pattern
-from resolvent.patterns.errors import PatternError, require_length
+from resolvent.analysis.steps import FAR, hop_blocks, list_steps
+from resolvent.errors import PatternError
+from resolvent.patterns import Pattern, PatternLike, Stage, as_pattern
+from resolvent.patterns.checks import require_length
 from resolvent.patterns.strides import Integers
 
 _LARGEST_MATRIX = 4096
@@ -21,76 +24,128 @@ _LARGEST_MATRIX = 4096
 
 @dataclass(frozen=True)
 class Hops:
-    """Over all pairs j < i of n tokens: `max` and `mean` where a path exists, and how many pairs have none."""
+    """Hops over all pairs j < i of n tokens: `max` and `mean` over the pairs with a path, and the number without."""
 
     max: int
     mean: float
     unreachable_pairs: int
 
 
-def hops(pattern: Pattern, n: int) -> Hops:
-    """Exact, without sampling, for any pattern."""
-    n = require_length(n)
+def hops(pattern: PatternLike, n: int | str) -> Hops:
+    """Compute the largest and the mean number of hops over all pairs, exactly and without sampling.
+
+    Args:
+        pattern: A pattern or its spelling.
+        n: Number of tokens, as an integer or a string such as `"128k"`.
+
+    Returns:
+        Maximum and mean over the connected pairs, and the number of pairs without a path.
+
+    >>> hops("exponential+cache", 1024).max
+    10
+    """
+    pattern, n = as_pattern(pattern), require_length(n)
     pairs = n * (n - 1) // 2
-    if pattern.contiguous_columns:
-        total, most, reached = _interval_totals(pattern, n)
-    else:
+    if (stage := as_intervals(pattern)) is not None:
+        total, most, reached = _interval_totals(stage, n)
+    elif reads_at_fixed_distances(pattern, n):
         by_distance = hops_by_distance(pattern, n).astype(np.int64)
-        weight = np.where(by_distance > 0, n - np.arange(n), 0)  # how many pairs lie this far apart
+        weight = np.where(by_distance > 0, n - np.arange(n), 0)  # number of pairs at this distance
         total, most, reached = int(by_distance @ weight), int(by_distance.max(initial=0)), int(weight.sum())
+    else:
+        total, most, reached = _listed_totals(pattern, n)
     return Hops(most, total / reached if reached else 0.0, pairs - reached)
 
 
-def hops_by_distance(pattern: Pattern, n: int) -> npt.NDArray[np.int32]:
-    """Hops over a distance m < n in a translation-invariant pattern; 0 at m = 0, -1 where there is no path."""
-    n = require_length(n)
-    if pattern.period(n) != 1:
-        raise PatternError(f"in {pattern} hops depend on more than the distance: ask hop_matrix or hops instead.")
-    strides = pattern.offsets(n)
+def as_intervals(pattern: Pattern) -> Stage | None:
+    """The pattern if each position is read by a contiguous run of later ones, in A and B alike."""
+    return pattern if isinstance(pattern, Stage) and pattern.contiguous_columns else None
+
+
+def reads_at_fixed_distances(pattern: Pattern, n: int) -> bool:
+    """Whether the first n tokens all read at the same distances: in A, and in B."""
+    return all(stage.is_shifted(n) for stage in pattern.stages)
+
+
+def hops_by_distance(pattern: PatternLike, n: int | str) -> npt.NDArray[np.int32]:
+    """Hops over each distance m < n in a translation-invariant pattern, shape (n,); -1 where there is no path."""
+    pattern, n = as_pattern(pattern), require_length(n)
+    if not reads_at_fixed_distances(pattern, n):
+        raise PatternError(f"in {pattern} hops depend on more than the distance: use hop_matrix or hops instead.")
+    first, later = pattern.stages[0].offsets(n), pattern.stages[-1].offsets(n)
     if not pattern.recurrent:
         result = np.full(n, -1, dtype=np.int32)
-        result[strides] = 1
+        result[first] = 1
         result[0] = 0
         return result
-    if pattern.contiguous_columns and len(strides):
-        return -(-np.arange(n, dtype=np.int32) // np.int32(strides[-1]))
+    if as_intervals(pattern) is not None and len(later):
+        return -(-np.arange(n, dtype=np.int32) // np.int32(later[-1]))
     from resolvent.analysis import kernels
 
-    result = kernels.coin_change(strides, n)
+    result = kernels.coin_change(first, later, n)
     return np.asarray(result)
 
 
-def hop_matrix(pattern: Pattern, n: int) -> npt.NDArray[np.int32]:
-    """(n, n) hops from input j to output i; 0 on the diagonal, -1 where there is no path. For pictures."""
-    if require_length(n) > _LARGEST_MATRIX:
-        raise PatternError(f"hop_matrix is n × n: expected n ≤ {_LARGEST_MATRIX:,}, got {n:,}. Ask hops(pattern, n).")
+def hop_matrix(pattern: PatternLike, n: int | str) -> npt.NDArray[np.int32]:
+    """Hops between all pairs, for plots.
+
+    Args:
+        pattern: A pattern or its spelling.
+        n: Number of tokens, at most 4,096.
+
+    Returns:
+        Shape (n, n): entry [i, j] is the number of hops from input j to output i; 0 on the diagonal, -1 if there is no
+        path.
+
+    >>> hop_matrix("order:2", 4)
+    array([[ 0, -1, -1, -1],
+           [ 1,  0, -1, -1],
+           [ 1,  1,  0, -1],
+           [ 2,  1,  1,  0]], dtype=int32)
+    """
+    pattern, n = as_pattern(pattern), require_length(n)
+    if n > _LARGEST_MATRIX:
+        raise PatternError(f"hop_matrix is n × n: expected n ≤ {_LARGEST_MATRIX:,}, got {n:,}. Use hops(pattern, n).")
     far = np.int32(2**30)
     matrix = np.full((n, n), far, dtype=np.int32)
+    first, later = pattern.stages[0], pattern.stages[-1]
     for i in range(n):
-        sources = pattern.sources(i)
-        if len(sources) and pattern.recurrent:
+        if pattern.recurrent and len(sources := later.sources(i)):
             matrix[i] = matrix[sources].min(axis=0) + 1
-        elif len(sources):
-            matrix[i, sources] = 1
+        if first is not later or not pattern.recurrent:
+            matrix[i, first.sources(i)] = 1
         matrix[i, i] = 0
     matrix[matrix >= far] = -1
     return matrix
 
 
-def interval_reach(pattern: Pattern, n: int) -> tuple[Integers, Integers]:
-    """For patterns with contiguous columns: lifetimes, and each position's best relay."""
+def last_reachable(stage: Stage, n: int) -> Integers:
+    """The last of n positions that each position reaches; it reaches all before that, if columns are contiguous."""
+    if not stage.recurrent:
+        reached: Integers = np.minimum(np.arange(n) + stage.lives(n), n - 1)
+        return reached
     from resolvent.analysis import kernels
 
-    lives = pattern.lives(n)
-    return lives, kernels.best_relay(lives)
+    lives = stage.lives(n)
+    end: Integers = kernels.interval_hops(lives, kernels.best_relay(lives))[2]
+    return end
 
 
-def _interval_totals(pattern: Pattern, n: int) -> tuple[int, int, int]:
-    if not pattern.recurrent:
-        reached = int(np.minimum(pattern.lives(n), n - 1 - np.arange(n)).sum())
+def _interval_totals(stage: Stage, n: int) -> tuple[int, int, int]:
+    if not stage.recurrent:
+        reached = int(np.minimum(stage.lives(n), n - 1 - np.arange(n)).sum())
         return reached, min(reached, 1), reached
     from resolvent.analysis import kernels
 
-    lives, relay = interval_reach(pattern, n)
-    total, most, end = kernels.interval_hops(lives, relay)
+    lives = stage.lives(n)
+    total, most, end = kernels.interval_hops(lives, kernels.best_relay(lives))
     return int(total.sum()), int(most.max(initial=0)), int((end - np.arange(n)).sum())
+
+
+def _listed_totals(pattern: Pattern, n: int) -> tuple[int, int, int]:
+    total = most = reached = 0
+    for _, block in hop_blocks(list_steps(pattern, n), n, n):
+        hops = block[(block > 0) & (block < FAR)]
+        total, reached = total + int(hops.sum(dtype=np.int64)), reached + len(hops)
+        most = max(most, int(hops.max(initial=0)))
+    return total, most, reached

@@ -1,43 +1,70 @@
-"""The profile: everything that can be said of a pattern at length n, as one value that prints itself."""
+"""The profile of a pattern at length n: hops, congestion, cache, growth and cost in one value."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from resolvent.analysis.coefficients import Coefficients
 from resolvent.analysis.congestion import Congestion, Effort, congestion
-from resolvent.analysis.cost import Cost, cost, nonzeros, total_reads
-from resolvent.analysis.growth import Growth, growth, most_reads
-from resolvent.analysis.hops import hops
-from resolvent.patterns import Pattern, pattern
-from resolvent.patterns.errors import require_length
+from resolvent.analysis.cost import Cost, cost
+from resolvent.analysis.frontier import fewest_hops, least_congestion
+from resolvent.analysis.growth import Growth, growth
+from resolvent.analysis.hops import Hops, hops
+from resolvent.analysis.lower_bounds import NEARBY, worst_nearby
+from resolvent.patterns import Pattern, PatternLike, as_pattern
+from resolvent.patterns.checks import require_length
+from resolvent.rules import Rule
 
 _LONGEST = 20_000_000  # some arrays have an entry per token
 
 
 @dataclass(frozen=True)
 class Reads:
-    """Past positions read per token, itself not counted."""
+    """Past positions read per token, excluding itself."""
 
     max: int
     mean: float
 
 
 @dataclass(frozen=True)
-class Profile:
-    """What a pattern costs and what it can express on n tokens.
+class Least:
+    """What any pattern needs that holds no more positions at once; None where not every pair is connected.
 
-    nnz_a, nnz_b        non-zeros of A (diagonal included) and B
-    reads_per_token     past positions a token reads
-    cache_slots         slots of the static decode cache for n tokens (the n-th is written nowhere: nobody reads it)
-    period              the pattern repeats after this many positions
-    max_hops, mean_hops over the pairs that are connected at all; the others are counted in unreachable_pairs
-    congestion          of copying n tokens n places on, over 2n positions
-    growth              how these grow with n, fitted to exact values
-    cost                multiply-adds and bytes for a layer of given heads
+    Attributes:
+        held: The most positions held at once over n tokens, in A and B together.
+        hops: The fewest hops, at most over all pairs of n tokens.
+        held_in_copy: The most positions held at once over the 2n tokens of a copy.
+        congestion: The least congestion of copying n tokens.
+    """
+
+    held: int
+    hops: int | None
+    held_in_copy: int | None
+    congestion: int | None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a pattern costs and what it can express on n tokens. `print(profile)` shows a summary.
+
+    Attributes:
+        pattern: The pattern.
+        n: Number of tokens.
+        nnz_a: Non-zeros of A, diagonal included.
+        nnz_b: Non-zeros of B.
+        reads_per_token: Past positions that a token reads, maximum and mean.
+        cache_slots: Slots of the static decode cache for n tokens (the last token is not stored: nothing reads it).
+        period: The pattern repeats after this many positions.
+        max_hops: The largest number of hops over the connected pairs.
+        mean_hops: The mean number of hops over the connected pairs.
+        unreachable_pairs: Pairs without a path.
+        congestion: Bounds on the congestion of copying n tokens by n positions, over 2n positions; None if the pattern
+            is a table that ends before.
+        congestion_nearby: The largest lower bound on congestion over the lengths within 8 of n: patterns can be lucky.
+        least: The fewest hops and the least congestion that its cache allows.
+        growth: How these quantities grow with n, fitted to exact values.
+        cost: Multiply-adds and bytes of a layer.
     """
 
     pattern: Pattern
@@ -50,13 +77,15 @@ class Profile:
     max_hops: int
     mean_hops: float
     unreachable_pairs: int
-    congestion: Congestion
+    congestion: Congestion | None
+    congestion_nearby: int | float | None
+    least: Least
     growth: Growth
     cost: Cost
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON. Infinite congestion is the text "inf", which `float` reads back."""
-        bounds = self.congestion
+        """Convert to plain values for JSON. Infinite congestion is the string "inf", which `float` parses."""
+        bounds, nearby = self.congestion, self.congestion_nearby
         return {
             "pattern": str(self.pattern),
             "n": self.n,
@@ -68,27 +97,32 @@ class Profile:
             "max_hops": self.max_hops,
             "mean_hops": self.mean_hops,
             "unreachable_pairs": self.unreachable_pairs,
-            "congestion": {
+            "congestion": None
+            if bounds is None or nearby is None
+            else {
                 "lower": _finite(bounds.lower),
                 "upper": _finite(bounds.upper),
                 "exact": bounds.exact,
                 "lower_by": bounds.lower_by,
                 "upper_by": bounds.upper_by,
                 "note": bounds.note,
+                "nearby": _finite(nearby),
             },
+            "least": asdict(self.least),
             "growth": asdict(self.growth),
             "cost": asdict(self.cost),
         }
 
     def to_json(self) -> str:
-        """`to_dict` as JSON text."""
+        """Convert to a JSON string."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
 
     def __str__(self) -> str:
-        grow, bounds, layer = self.growth, self.congestion, self.cost
+        grow, least, layer = self.growth, self.least, self.cost
         hop_text = f"{self.max_hops:,} at most, {self.mean_hops:,.2f} on average"
         if self.unreachable_pairs:
-            hop_text = f"∞: {self.unreachable_pairs:,} pairs have no path; where there is one, {hop_text}"
+            hop_text = f"∞: {self.unreachable_pairs:,} pairs have no path; otherwise {hop_text}"
+        fewest = "" if least.hops is None else _of_any(least.hops, least.held)
         rows = [
             ("non-zeros", f"A {self.nnz_a:,}   B {self.nnz_b:,}", ""),
             (
@@ -98,7 +132,8 @@ class Profile:
             ),
             ("cache", f"{plural(self.cache_slots, 'slot')}, {layer.cache_bytes / 1024:,.0f} KiB", grow.cache_slots),
             ("hops", hop_text, "" if self.unreachable_pairs else grow.max_hops),
-            ("congestion", f"{describe(bounds)}  ({why(bounds)})", grow.congestion),
+            ("", fewest, ""),
+            *self._congestion_rows(),
             ("period", f"{self.period:,}", ""),
             (
                 "multiply-adds",
@@ -108,68 +143,119 @@ class Profile:
         ]
         title = (
             f"{self.pattern} on {plural(self.n, 'token')} "
-            f"(layer of {plural(layer.heads, 'head')}, dimension {layer.head_dim}, {layer.item_bytes} bytes a number"
+            f"(layer of {plural(layer.heads, 'head')}, dimension {layer.head_dim}, {layer.item_bytes} bytes per number"
             f"{'' if layer.rule == 'softmax' else ', ' + layer.rule + ' coefficients'})"
         )
-        return "\n".join([title, *(f"  {name:16} {value:58} {law}".rstrip() for name, value, law in rows)])
+        return "\n".join([title, *(f"  {name:16} {value:58} {law}".rstrip() for name, value, law in rows if value)])
+
+    def _congestion_rows(self) -> list[tuple[str, str, str]]:
+        bounds, nearby, least = self.congestion, self.congestion_nearby, self.least
+        if bounds is None or nearby is None:
+            why_not = f"– (copying {self.n:,} tokens takes {2 * self.n:,} positions, and it has {self.pattern.limit:,})"
+            return [("congestion", why_not, "")]
+        rows = [("congestion", f"{describe(bounds)}  ({why(bounds)})", self.growth.congestion)]
+        if not math.isinf(bounds.lower):
+            rows.append(("", f"{describe_number(nearby)} at worst within {NEARBY} tokens of n", ""))
+        if least.congestion is not None and least.held_in_copy is not None:
+            rows.append(("", _of_any(least.congestion, least.held_in_copy), ""))
+        return rows
+
+
+def _of_any(value: int, held: int) -> str:
+    return f"{value:,} is the least of any pattern that holds {plural(held, 'position')} at once"
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 slot`, `1,023 slots`."""
+    """Format a count with its noun: `1 slot`, `1,023 slots`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
-def describe(bounds: Congestion) -> str:
-    """A congestion in a few characters: `12`, `12 … 14` or `∞`."""
+def describe(bounds: Congestion | None) -> str:
+    """Format congestion bounds: `12`, `12 … 14`, `∞`, or `–` if there are none."""
+    if bounds is None:
+        return "–"
     if math.isinf(bounds.lower):
         return "∞"
     return f"{bounds.lower:,}" if bounds.exact else f"{bounds.lower:,} … {bounds.upper:,}"
 
 
+def describe_number(value: int | float | None) -> str:
+    """Format a number of hops or tokens: `12`, `∞`, or `–` if it is not defined."""
+    if value is None:
+        return "–"
+    return "∞" if math.isinf(value) else f"{value:,}"
+
+
 def why(bounds: Congestion) -> str:
-    """The arguments behind the two bounds."""
+    """Format the arguments for the two bounds."""
     if math.isinf(bounds.lower):
         return bounds.lower_by
     return f"≥ by {bounds.lower_by}, ≤ by {bounds.upper_by}" + (f"; {bounds.note}" if bounds.note else "")
 
 
 def analyze(
-    spec: str | Pattern | Callable[[int], int],
-    n: int,
+    pattern: PatternLike,
+    n: int | str,
     *,
     effort: Effort = "search",
     heads: int = 12,
     head_dim: int = 64,
     item_bytes: int = 4,
-    rule: str | Coefficients = "softmax",
+    rule: str | Rule = "softmax",
     kv_heads: int | None = None,
 ) -> Profile:
-    """The profile of a pattern (or its spelling) on n tokens.
+    """Compute the profile of a pattern on n tokens.
 
-    `rule` and `kv_heads` change what the layer costs (see `cost`), not who reads whom.
+    Args:
+        pattern: A pattern or its spelling.
+        n: Number of tokens, as an integer or a string such as `"128k"`; at most 20 million.
+        effort: How hard to search for routings of low congestion, see `congestion`.
+        heads: Heads of the layer whose cost is computed.
+        head_dim: Channels of each head.
+        item_bytes: Bytes per number.
+        rule: How A and B are parameterized, see `resolvent.rules`. Affects the cost only.
+        kv_heads: Number of key and value heads. Default: `heads`. Affects the cost only.
 
-    >>> analyze("exponential+cache", n=1024).cache_slots
-    10
+    Returns:
+        Hops, congestion, cache, growth and cost, and the least that its cache allows.
+
+    >>> profile = analyze("exponential+cache", "1k")
+    >>> profile.cache_slots, profile.max_hops, profile.least.hops
+    (10, 10, 5)
     """
-    chosen = pattern(spec)
+    pattern = as_pattern(pattern)
     n = require_length(n, most=_LONGEST)
-    nnz_a, nnz_b = nonzeros(chosen, n)
-    found = hops(chosen, n)
+    nnz_a, nnz_b = pattern.nonzeros(n)
+    distances = hops(pattern, n)
+    copies = pattern.limit is None or 2 * n <= pattern.limit
+    bounds = congestion(pattern, n, effort) if copies else None
     return Profile(
-        pattern=chosen,
+        pattern=pattern,
         n=n,
         nnz_a=nnz_a,
         nnz_b=nnz_b,
-        reads_per_token=Reads(most_reads(chosen, n), total_reads(chosen, n) / n),
-        cache_slots=chosen.slots(n),
-        period=chosen.period(n),
-        max_hops=found.max,
-        mean_hops=found.mean,
-        unreachable_pairs=found.unreachable_pairs,
-        congestion=congestion(chosen, n, effort),
-        growth=growth(chosen),
-        cost=cost(chosen, n, heads, head_dim, item_bytes, rule, kv_heads),
+        reads_per_token=Reads(pattern.widest_row(n), pattern.total_reads(n) / n),
+        cache_slots=pattern.slots(n),
+        period=min(math.lcm(*(stage.period(n) for stage in pattern.stages)), n),
+        max_hops=distances.max,
+        mean_hops=distances.mean,
+        unreachable_pairs=distances.unreachable_pairs,
+        congestion=bounds,
+        congestion_nearby=None if bounds is None else max(worst_nearby(pattern, n), bounds.lower),
+        least=_least(pattern, n, distances, bounds),
+        growth=growth(pattern),
+        cost=cost(pattern, n, heads=heads, head_dim=head_dim, item_bytes=item_bytes, rule=rule, kv_heads=kv_heads),
     )
+
+
+def _least(pattern: Pattern, n: int, distances: Hops, bounds: Congestion | None) -> Least:
+    """The bounds that follow from the number of positions held; they presuppose that all pairs are connected."""
+    held = int(pattern.occupancy(n).max())
+    fewest = None if distances.unreachable_pairs else int(fewest_hops(held, n))
+    if bounds is None or math.isinf(bounds.lower):
+        return Least(held, fewest, None, None)
+    held_in_copy = int(pattern.occupancy(2 * n).max())
+    return Least(held, fewest, held_in_copy, int(least_congestion(held_in_copy, n)))
 
 
 def _finite(value: int | float) -> int | str:

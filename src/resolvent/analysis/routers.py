@@ -1,4 +1,4 @@
-"""Ways to find a routing of low congestion. Each returns a routing; `routing.verify` is the judge of all of them."""
+"""Search for routings of low congestion. Every routing is checked by `routing.verify`."""
 
 from __future__ import annotations
 
@@ -6,30 +6,32 @@ import numpy as np
 
 from resolvent.analysis.hops import hops_by_distance
 from resolvent.analysis.routing import Routing
-from resolvent.patterns import Pattern
+from resolvent.analysis.steps import hop_blocks, list_steps
+from resolvent.patterns import Pattern, Stage
 from resolvent.patterns.strides import Integers
 
-# A routing is written out only up to this many node visits in all (40 MB); beyond, bounds come without one.
+# A routing is listed only up to this many node visits in total (40 MB); beyond that, bounds come without one.
 MOST_VISITS = 5_000_000
-# Which of several equally urgent tokens moves first decides the last unit of congestion: try some orders by chance.
+# Which of several tokens with equal deadlines moves first decides the last unit of congestion: try random orders.
 RETRIES = 30
 
 
 def shortest_path(pattern: Pattern, n: int) -> Integers:
-    """Translation-invariant: one shortest path from 0 to n. Any stride that leaves one hop less lies on one."""
+    """A shortest path from 0 to n in a translation-invariant pattern, found from its end.
+
+    Any stride of B before which one hop less was needed lies on a shortest path.
+    """
     fewest = hops_by_distance(pattern, n + 1)
-    strides = pattern.offsets(n + 1)
-    path, m = [0], n
-    while m:
+    strides = pattern.stages[-1].offsets(n + 1)
+    path = [n]
+    while (m := path[-1]) and fewest[m] > 1:
         usable = strides[: np.searchsorted(strides, m, side="right")]
-        stride = int(usable[np.flatnonzero(fewest[m - usable] == fewest[m] - 1)[-1]])
-        m -= stride
-        path.append(path[-1] + stride)
-    return np.array(path, dtype=np.int64)
+        path.append(m - int(usable[np.flatnonzero(fewest[m - usable] == fewest[m] - 1)[-1]]))
+    return np.array([*path, 0][::-1], dtype=np.int64)
 
 
 def shift_load(path: Integers, n: int) -> int:
-    """The congestion of the n copies of a path from 0 to n, each shifted by one: its most nodes in n places in a row.
+    """The congestion of n copies of a path from 0 to n, each shifted by one: its most nodes in n consecutive positions.
 
     Node v lies on copy v - u for each node u of the path with v - n < u ≤ v. At most the number of hops, since the
     two ends of the path are n apart.
@@ -38,17 +40,34 @@ def shift_load(path: Integers, n: int) -> int:
 
 
 def shift(path: Integers, n: int) -> Routing:
-    """One path from 0 to n and its copies."""
+    """The routing of n copies of a path from 0 to n, each shifted by one."""
     nodes = np.add.outer(np.arange(n, dtype=np.int64), path)
     return Routing(n, np.arange(n + 1, dtype=np.int64) * len(path), nodes.ravel())
 
 
-def sweep(pattern: Pattern, n: int, lower: int, search: bool = True) -> Routing | None:
-    """Contiguous columns: carry all tokens forward together, the one that must move soonest first.
+def shortest(pattern: Pattern, n: int, hops: Integers) -> Routing | None:
+    """A shortest path for each token, in turn, through the least loaded nodes; for any pattern.
 
-    With a search, finds the least capacity at which an eager sweep loses no token (beyond n = 4096, to 6 %),
-    starting at the proven lower bound, which it meets in nearly all cases. Without, one patient sweep: few hops, much
-    load. None when the routing would be too long to write out.
+    `hops` are those from each p to p + n. None if the routing would be too long to list.
+    """
+    from resolvent.analysis import kernels
+
+    starts = np.concatenate([[0], np.cumsum(hops + 1)])
+    if starts[-1] > MOST_VISITS:
+        return None
+    steps = list_steps(pattern, 2 * n)
+    nodes, load = np.empty(starts[-1], dtype=np.int64), np.zeros(2 * n, dtype=np.int64)
+    for begin, block in hop_blocks(steps, n, n + 1):
+        kernels.shortest_routes(*steps.later, block, begin, n, load, starts, nodes)
+    return Routing(n, starts, nodes)
+
+
+def sweep(pattern: Stage, n: int, lower: int, search: bool = True) -> Routing | None:
+    """Deadline sweep for patterns with contiguous columns: move all tokens forward together, earliest deadline first.
+
+    With `search`, finds the least capacity at which an eager sweep loses no token (beyond n = 4096, to within 6 %),
+    starting at the proven lower bound, which it meets in nearly all cases. Without, one patient sweep: few hops, high
+    load. None if the routing would be too long to list.
     """
     from resolvent.analysis import kernels
 
@@ -56,9 +75,9 @@ def sweep(pattern: Pattern, n: int, lower: int, search: bool = True) -> Routing 
     if n * (n // max(int(lives.max()), 1) + 2) > MOST_VISITS:
         return None
     following = kernels.next_longer(lives)
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     orders = [np.arange(n)] if n > 4096 else [np.arange(n), np.arange(n)[::-1].copy()]
-    orders += [chance.permutation(n) for _ in range(RETRIES if n <= 4096 else 0)]
+    orders += [rng.permutation(n) for _ in range(RETRIES if n <= 4096 else 0)]
 
     def attempt(capacity: int, eager: bool) -> Routing | None:
         for order in orders:
@@ -83,18 +102,17 @@ def sweep(pattern: Pattern, n: int, lower: int, search: bool = True) -> Routing 
 
 
 def reroute(pattern: Pattern, n: int, lower: int, start: Routing, rounds: int = 60, seed: int = 0) -> Routing:
-    """Any pattern: improve a routing by rip-up-and-reroute, aiming at the lower bound and then ever less."""
+    """Improve a routing by rip-up-and-reroute, for any pattern: bisects between the lower bound and the best so far."""
     from resolvent.analysis import kernels
 
-    rows = [pattern.sources(i) for i in range(2 * n)]
-    starts = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    sources = np.concatenate(rows)
+    steps = list_steps(pattern, 2 * n)
+    readers = steps.readers()
     best, target, failed = start, lower, lower - 1
     while failed < best.congestion - 1:
         on_path = np.zeros((n, n + 1), dtype=np.bool_)
         for p, path in enumerate(best):
             on_path[p, path - p] = True
-        if kernels.reroute(starts, sources, n, on_path, target, rounds, seed):
+        if kernels.reroute(steps.later, readers, n, on_path, target, rounds, seed):
             best = Routing.from_paths([np.flatnonzero(row) + p for p, row in enumerate(on_path)])
         else:
             failed = target

@@ -1,4 +1,4 @@
-"""A routing: n paths that carry token i to position i + n, on a sequence of 2n tokens."""
+"""Routings: n paths from position i to position i + n, on a sequence of 2n tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from resolvent.patterns import Pattern, PatternError
+from resolvent.errors import PatternError
+from resolvent.patterns import PatternLike, as_pattern
 from resolvent.patterns.strides import Integers
 
 
@@ -17,7 +18,7 @@ class RoutingError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Routing:
-    """Path p visits `nodes[starts[p] : starts[p + 1]]`, from p to p + n, both included."""
+    """A set of n paths. Path p visits `nodes[starts[p] : starts[p + 1]]`, from p to p + n inclusive."""
 
     n: int
     starts: Integers
@@ -31,7 +32,7 @@ class Routing:
 
     @classmethod
     def from_visits(cls, n: int, tokens: Integers, nodes: Integers) -> Routing:
-        """From (token, node) visits in order of time."""
+        """Make a routing from (token, node) visits in order of time."""
         order = np.argsort(tokens, kind="stable")
         starts = np.searchsorted(tokens[order], np.arange(n + 1))
         return cls(n, starts, nodes[order])
@@ -44,20 +45,18 @@ class Routing:
         return (self.path(p) for p in range(self.n))
 
     def loads(self) -> Integers:
-        """How many paths pass through each of the 2n nodes, endpoints counted."""
+        """The number of paths through each node, endpoints included, shape (2n,)."""
         return np.bincount(self.nodes, minlength=2 * self.n)
 
     @property
     def congestion(self) -> int:
-        """The busiest node's load."""
+        """The largest load of a node."""
         return int(self.loads().max())
 
     def draw(self) -> str:
-        """The paths as text, one row each: where each token rests on its way."""
+        """Draw the paths as text, one row each, with the nodes that each token visits."""
         if self.n > 64:
-            raise PatternError(
-                f"a routing is drawn as text for n ≤ 64, this one has n = {self.n}: plot its loads instead."
-            )
+            raise PatternError(f"expected n ≤ 64 to draw a routing as text, got n = {self.n}: plot its loads instead.")
         rows = []
         for p, path in enumerate(self):
             row = np.full(2 * self.n, "·")
@@ -69,11 +68,25 @@ class Routing:
         return "\n".join([*rows, "".join(digits) + f"  load per node, at most {loads.max()}"])
 
 
-def verify(pattern: Pattern, routing: Routing) -> int:
-    """Walk every path; return the congestion, or raise at the first step the pattern does not allow.
+def verify(pattern: PatternLike, routing: Routing) -> int:
+    """Check that a routing follows the pattern, and return its congestion.
 
-    Shares no code with the routers: it asks the pattern about each edge, and counts the loads anew.
+    Shares no code with the routers: it checks each edge against the pattern, and counts the loads itself.
+
+    Args:
+        pattern: A pattern or its spelling.
+        routing: The routing to check.
+
+    Returns:
+        The congestion: the largest number of paths through a node.
+
+    Raises:
+        RoutingError: A path has the wrong ends, or a step that the pattern does not allow.
+
+    >>> verify("order:2", Routing.from_paths([[0, 2], [1, 3]]))
+    1
     """
+    pattern = as_pattern(pattern)
     n, starts, nodes = routing.n, routing.starts, routing.nodes
     if len(starts) != n + 1 or starts[0] != 0 or starts[-1] != len(nodes) or np.any(np.diff(starts) < 2):
         raise RoutingError(f"expected {n} paths of two or more nodes each.")
@@ -86,6 +99,13 @@ def verify(pattern: Pattern, routing: Routing) -> int:
     allowed = pattern.allows(nodes[edge + 1], nodes[edge])
     for e in edge[~allowed][:1]:
         raise RoutingError(f"{pattern} has no edge from {nodes[e]} to {nodes[e + 1]}, which a path uses.")
+    if len(pattern.stages) > 1:
+        later = edge[~np.isin(edge, starts)]
+        allowed = pattern.stages[-1].allows(nodes[later + 1], nodes[later])
+        for e in later[~allowed][:1]:
+            raise RoutingError(
+                f"B of {pattern} has no edge from {nodes[e]} to {nodes[e + 1]}, which a path uses after its first step."
+            )
     if not pattern.recurrent and np.any(np.diff(starts) != 2):
         raise RoutingError(f"{pattern} has no feedback, so a path is one edge; some paths are longer.")
     _, counts = np.unique(nodes, return_counts=True)

@@ -6,16 +6,15 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from resolvent.bench.measure import seconds
-from resolvent.ops import DecodeCache, extend
+from resolvent.ops import Cache, Caches, DecodeCache, extend
 from resolvent.patterns import Pattern
-from resolvent.patterns.errors import require_length
+from resolvent.patterns.checks import require_length
 
 _CALLS = 20  # per case and round: single calls are too short for the clock
 
@@ -48,7 +47,7 @@ class DecodeReport:
     torch_version: str
     positions: list[Position]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -63,7 +62,7 @@ def bench_decode(
     after_each: Callable[[], None] = lambda: None,
 ) -> DecodeReport:
     """Time per token at each position, all patterns and sdpa taking turns. What the caches hold is random."""
-    found = []
+    timed = []
     for n in sorted({require_length(n) for n in positions}):
         runs = {"sdpa": _sdpa(n, batch, heads, head_dim)}
         runs |= {str(p): _extend(p, n, batch, heads, head_dim) for p in patterns}
@@ -76,7 +75,7 @@ def bench_decode(
                         taken[case].append(took)
                 after_each()
         yardstick = statistics.median(taken["sdpa"])
-        found.append(
+        timed.append(
             Position(
                 n,
                 [
@@ -99,7 +98,7 @@ def bench_decode(
         threads=torch.get_num_threads(),
         rounds=rounds,
         torch_version=torch.__version__,
-        positions=found,
+        positions=timed,
     )
 
 
@@ -110,14 +109,19 @@ def _sdpa(n: int, batch: int, heads: int, head_dim: int) -> tuple[Callable[[], T
 
 
 def _extend(p: Pattern, n: int, batch: int, heads: int, head_dim: int) -> tuple[Callable[[], Tensor], int]:
-    cache = DecodeCache(p, batch, heads, head_dim, head_dim)
-    cache.make_room(n)
-    cache.advance(slice(0, batch), n)
-    for part in cache.parts.values():
-        part.normal_()
+    held, caches = 0, dict[str, Cache]()
+    for name, stage in zip("ab", p.stages, strict=False):  # of a pair, one for A and one for B
+        cache = DecodeCache(stage, batch, heads, head_dim, head_dim)
+        cache.reserve(n)
+        cache.advance(slice(0, batch), n)
+        for tensor in cache.tensors.values():
+            tensor.normal_()
+        held += sum(tensor[:, :, : stage.slots(n)].nbytes for tensor in cache.tensors.values())
+        caches[name] = cache
     x, qa, ka, qb, kb = (torch.randn(batch, heads, 1, head_dim) for _ in range(5))
-    held = sum(part[:, :, : p.slots(n)].nbytes for part in cache.parts.values())
-    return partial(extend, x, qa, ka, qb, kb, torch.rand(batch, heads, 1), p, cache), held
+    gate = torch.rand(batch, heads, 1)
+    made: Cache = caches["a"] if len(caches) == 1 else Caches(caches)
+    return partial(extend, x, p, made, a=(qa, ka), b=(qb, kb), gate=gate), held
 
 
 def _repeat(run: Callable[[], object]) -> None:

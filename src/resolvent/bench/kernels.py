@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from resolvent.disk_cache import cached_njit
 
 
-@njit(nogil=True, cache=True, fastmath=True)
+@cached_njit(nogil=True, fastmath=True)
 def load(values, total, times):
     """Read all of `values` so many times.
 

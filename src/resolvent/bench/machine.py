@@ -44,8 +44,8 @@ def measure_machine(threads: int | None = None) -> Machine:
             "l2_gbs": load_try(pool, threads, _L2),
             "dram_gbs": load_try(pool, threads, dram),
         }
-        found = [{name: attempt() for name, attempt in tries.items()} for _ in range(_REPEATS)]
-    return Machine(**{name: max(speeds[name] for speeds in found) for name in tries})
+        speeds = [{name: attempt() for name, attempt in tries.items()} for _ in range(_REPEATS)]
+    return Machine(**{name: max(each[name] for each in speeds) for name in tries})
 
 
 def matmul_try(size: int = 1024) -> Callable[[], float]:

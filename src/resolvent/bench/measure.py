@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from resolvent.bench.peers import Case
-from resolvent.ops.memory import release
+from resolvent.ops.cpu.memory import release
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
@@ -107,7 +107,7 @@ def _give_back_free_pages() -> bool:
 
 def _forget_peak() -> bool:
     try:
-        _CLEAR.write_text("5")
+        _CLEAR.write_text("5", encoding="utf-8")
     except OSError:
         return False
     return True
@@ -115,7 +115,7 @@ def _forget_peak() -> bool:
 
 def _resident(name: str) -> int | None:
     try:
-        lines = _STATUS.read_text().splitlines()
+        lines = _STATUS.read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     kib = [line.split()[1] for line in lines if line.startswith(f"{name}:")]

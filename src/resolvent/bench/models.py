@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
 
 import torch
 
@@ -27,7 +26,7 @@ class TrainingStep:
     seconds: float
     peak_bytes: int | None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -50,7 +49,7 @@ class LongText:
     cache_bytes: int
     difference: float
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -69,7 +68,7 @@ def training_step(config: ModelConfig, n: int, seed: int = 0) -> TrainingStep:
         step()
         begin = time.perf_counter()
         peak = peak_bytes(step)
-        return TrainingStep(_spelled(config), n, time.perf_counter() - begin, peak)
+        return TrainingStep(config.pattern_label, n, time.perf_counter() - begin, peak)
 
 
 @torch.no_grad()
@@ -102,9 +101,5 @@ def long_text(
     prefix = min(PREFIX, tokens)
     difference = float((torch.cat(kept, 1) - model(text[:, :prefix])).abs().max())
     return LongText(
-        _spelled(config), tokens, median(first), median(last), resident[0], resident[-1], cache.nbytes, difference
+        config.pattern_label, tokens, median(first), median(last), resident[0], resident[-1], cache.nbytes, difference
     )
-
-
-def _spelled(config: ModelConfig) -> str:
-    return config.pattern if isinstance(config.pattern, str) else " / ".join(map(str, config.pattern))

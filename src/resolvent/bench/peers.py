@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from resolvent.analysis.cost import cost, nonzeros
-from resolvent.ops import choose_backend, mix
-from resolvent.patterns import Pattern
+from resolvent.analysis.cost import cost
+from resolvent.ops import mix
+from resolvent.patterns import Pattern, Stage, pattern
 
 Bound = Literal["loads", "matmul"]
 
@@ -30,7 +30,7 @@ PEERS = {
 PER_PATTERN = ("flex", "scipy")  # one case for each pattern, such as "flex exponential"
 
 _LARGEST_BYTES = 8 * 2**30
-_PAPER_MATRICES = 8  # n × n matrices per head that forward and backward of `dense_solve` hold at once: 7.2 measured
+_PAPER_MATRICES = 8  # n × n matrices per head that forward and backward of the `paper` backend hold at once
 
 
 class UnavailableError(Exception):
@@ -71,6 +71,11 @@ class Problem:
         for tensor in self.inputs:
             tensor.requires_grad_()
 
+    def operator(self, p: Pattern, backend: str) -> Callable[[], Tensor]:
+        """The operator on a pattern."""
+        a, b = (self.qa, self.ka), (self.qb, self.kb)
+        return partial(mix, self.x, p, a=a, b=b, gate=self.gate, backend=backend)
+
     @property
     def attention_flops(self) -> float:
         """A causal forward of attention: scores and their use, 2·D operations each, for half of n² pairs."""
@@ -96,8 +101,8 @@ def make_case(peer: str, problem: Problem, p: Pattern | None = None) -> Case:
 
 def ours(problem: Problem, p: Pattern, backend: str) -> Case:
     """The operator itself."""
-    run = partial(mix, *problem.inputs, p, backend=backend)
-    if choose_backend(problem.x, p).backend == "dense":  # matrix products: A, and B alike
+    run = problem.operator(p, backend)
+    if p.is_dense:  # matrix products: A, and B alike
         work = problem.attention_flops * ((p.direct == "all") + p.recurrent)
         return Case(str(p), run, problem.inputs, p, bound="matmul", work=work)
     return Case(str(p), run, problem.inputs, p, bound="loads", work=problem.loaded_bytes(p))
@@ -112,24 +117,9 @@ def _sdpa(problem: Problem) -> Case:
 def _paper(problem: Problem) -> Case:
     batch, heads, n, _ = problem.shape
     _require_bytes(_PAPER_MATRICES * 4 * batch * heads * n * n, f"its matrices of n × n for {batch * heads} heads")
-    run = partial(dense_solve, *problem.inputs)
+    run = problem.operator(pattern("dense"), "paper")
     work = 2 * problem.attention_flops  # A, and B alike
     return Case("paper", run, problem.inputs, peer="paper", bound="matmul", work=work)
-
-
-def dense_solve(x: Tensor, qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor) -> Tensor:
-    """The dense recurrence as the paper ran every pattern: full matrices, always quadratic."""
-    n = x.shape[-2]
-    causal = torch.ones(n, n, dtype=torch.bool).tril()
-    scale = qa.shape[-1] ** -0.5
-    a = (qa @ ka.mT * scale).masked_fill(~causal, -math.inf).softmax(-1)
-    before = causal.tril(-1)
-    before[0, 0] = True  # the first row reads nothing; it is cleared below
-    b = (qb @ kb.mT * scale).masked_fill(~before, -math.inf).softmax(-1)
-    g = (gate * (torch.arange(n) > 0))[..., None]
-    left = torch.eye(n) - g * b.tril(-1)
-    y: Tensor = torch.linalg.solve_triangular(left, (1 - g) * (a @ x), upper=False, unitriangular=True)
-    return y
 
 
 def _flex(problem: Problem, p: Pattern) -> Case:
@@ -156,20 +146,27 @@ def _flex(problem: Problem, p: Pattern) -> Case:
     return Case(f"flex {p}", partial(run, *tensors), tensors, p, "flex", note="A alone")
 
 
-def a_mask(p: Pattern, n: int) -> Callable[[Any, Any, Tensor, Tensor], Tensor]:
-    """The non-zeros of A as FlexAttention wants them: a function of head and pair, out of one array of n entries."""
-    if p.direct == "diagonal" or p.period(n) == 1:
+def a_mask(p: Pattern, n: int) -> Callable[[object, object, Tensor, Tensor], Tensor]:
+    """The non-zeros of A as FlexAttention wants them: a function of head and pair, out of one array.
+
+    It has n entries if A reads at fixed distances, or positions as long as they live; n × n if there is no such rule.
+    """
+    stage = p.stages[0]
+    if stage.direct == "diagonal" or stage.is_shifted(n):
         near = torch.zeros(2 * n, dtype=torch.bool)
         near[n] = True
-        near[n + torch.from_numpy(np.array(p.offsets(n) if p.direct == "all" else [], dtype=np.int64))] = True
+        near[n + torch.from_numpy(np.array(stage.offsets(n) if stage.direct == "all" else [], dtype=np.int64))] = True
         return lambda _batch, _head, i, j: near[i - j + n]
-    life = torch.from_numpy(np.array(p.lives(n), dtype=np.int64))
-    return lambda _batch, _head, i, j: (i >= j) & (i - j <= life[j])
+    if stage.contiguous_columns:
+        life = torch.from_numpy(np.array(stage.lives(n), dtype=np.int64))
+        return lambda _batch, _head, i, j: (i >= j) & (i - j <= life[j])
+    entries = torch.from_numpy(stage.mask(n, "a"))
+    return lambda _batch, _head, i, j: entries[i, j]
 
 
 def _scipy(problem: Problem, p: Pattern) -> Case:
     batch, heads, n, _ = problem.shape
-    _require_bytes(24 * sum(nonzeros(p, n)), "its sparse matrices")
+    _require_bytes(24 * sum(p.nonzeros(n)), "its sparse matrices")
     try:
         from scipy.sparse.linalg import spsolve_triangular
     except ImportError as error:
@@ -190,16 +187,21 @@ def sparse_matrices(p: Pattern, n: int) -> tuple[Any, Any]:
     """A and I - B as SciPy's sparse matrices, row sums 1/2 each; as float32 and by columns, which SciPy solves best."""
     from scipy.sparse import csc_array, csr_array, eye_array
 
-    rows = [p.sources(i) for i in range(n)]
-    widths = np.array([len(row) for row in rows])
-    sources, tokens = np.concatenate(rows), np.repeat(np.arange(n), widths)
+    a, b, eye = p.stages[0], p.stages[-1], eye_array(n, dtype=np.float32, format="csr")
+    direct = (_random_reads(a, n) + eye / 2) if a.direct == "all" else eye / 2
+    left = eye - _random_reads(b, n) if b.recurrent else eye
+    return csr_array(direct, dtype=np.float32), csc_array(left, dtype=np.float32)
+
+
+def _random_reads(stage: Stage, n: int) -> Any:
+    """Weights on what a stage reads that sum to 1/2 in each row."""
+    from scipy.sparse import csr_array
+
+    rows = [stage.sources(i) for i in range(n)]
+    sources, tokens = np.concatenate(rows), np.repeat(np.arange(n), [len(row) for row in rows])
     halves = np.random.default_rng(0).uniform(0.5, 1, len(sources)).astype(np.float32)
     sums = np.bincount(tokens, weights=halves, minlength=n).astype(np.float32)
-    weights = halves / sums[tokens] / 2
-    reads = csr_array((weights, (tokens, sources)), shape=(n, n))
-    eye = eye_array(n, dtype=np.float32, format="csr")
-    a = (reads + eye / 2) if p.direct == "all" else eye / 2
-    return csr_array(a, dtype=np.float32), csc_array(eye - reads if p.recurrent else eye, dtype=np.float32)
+    return csr_array((halves / sums[tokens] / 2, (tokens, sources)), shape=(n, n))
 
 
 def _require_bytes(needed: int, what: str) -> None:

@@ -1,4 +1,4 @@
-"""What a benchmark found, as plain values: `Report.to_dict()` is what `resolvent bench --json` prints.
+"""Results of a benchmark as plain values: `Report.to_dict()` is what `resolvent bench --json` prints.
 
 Null (None) is what was not measured, or does not apply.
 """
@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
@@ -23,12 +23,15 @@ from resolvent.bench.peers import Bound, Case
 _LOADS, _FLOPS = 3.0, 3.5
 
 
+Pass = Literal["forward", "both"]  # forward, or forward and backward
+
+
 @dataclass(frozen=True)
-class Part:
+class PassTiming:
     """Forward, or forward with backward.
 
-    `ms` is the median over the rounds, `range_ms` the least and the most. `speedup` is the yardstick's median over this
-    one. `share` is the time that the bound would take over the time it took.
+    `ms` is the median over the rounds, `range_ms` the minimum and the maximum. `speedup` is the median of the
+    yardstick over this one, `share` the time that the bound would take over the time it took.
     """
 
     ms: float
@@ -47,11 +50,14 @@ class Timing:
 
     case: str
     peer: str | None
-    forward: Part
-    both: Part | None
+    forward: PassTiming
+    both: PassTiming | None
     bound: Bound | None
     memory: float | None
     note: str
+
+    def of(self, which: Pass) -> PassTiming | None:
+        return self.forward if which == "forward" else self.both
 
 
 @dataclass(frozen=True)
@@ -73,7 +79,7 @@ class Length:
 
 @dataclass(frozen=True)
 class Trend:
-    """Time against n: the factor per doubling between neighbouring lengths, and the exponent e of the best c·n^e."""
+    """Time against n: the factor per doubling between neighboring lengths, and the exponent e of the best c·n^e."""
 
     n: list[int]
     per_doubling: list[float]
@@ -81,7 +87,7 @@ class Trend:
 
 
 @dataclass(frozen=True)
-class Growth:
+class TimeGrowth:
     """How one case's time grows; there are at least two lengths."""
 
     case: str
@@ -104,9 +110,9 @@ class Report:
     yardstick: str
     machine: Machine
     lengths: list[Length]
-    growth: list[Growth]
+    growth: list[TimeGrowth]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -118,8 +124,8 @@ def timing(case: Case, own: Seconds, yardstick: Seconds | None, machine: Machine
     return Timing(
         case=case.name,
         peer=case.peer,
-        forward=_part(own.forward, reference.forward, least),
-        both=_part(own.both, reference.both, both_factor * least) if own.both else None,
+        forward=_pass_timing(own.forward, reference.forward, least),
+        both=_pass_timing(own.both, reference.both, both_factor * least) if own.both else None,
         bound=case.bound if least else None,
         memory=memory,
         note=case.note,
@@ -132,9 +138,9 @@ def _least_seconds(case: Case, machine: Machine) -> float:
     return case.work / (speed[case.bound] * 1e9) if case.bound else 0.0
 
 
-def _part(times: list[float], yardstick: list[float], least: float) -> Part:
+def _pass_timing(times: list[float], yardstick: list[float], least: float) -> PassTiming:
     middle = statistics.median(times)
-    return Part(
+    return PassTiming(
         ms=1e3 * middle,
         range_ms=(1e3 * min(times), 1e3 * max(times)),
         speedup=statistics.median(yardstick) / middle if yardstick else None,
@@ -142,17 +148,17 @@ def _part(times: list[float], yardstick: list[float], least: float) -> Part:
     )
 
 
-def growth(lengths: Sequence[Length]) -> list[Growth]:
+def growth(lengths: Sequence[Length]) -> list[TimeGrowth]:
     """For every case that ran at two lengths or more."""
     cases = dict.fromkeys(timing.case for length in lengths for timing in length.timings)
-    found = []
+    growths = []
     for case in cases:
         at = [(length.n, timing) for length in lengths for timing in length.timings if timing.case == case]
         if len(at) > 1:
             both = [(n, timing.both.ms) for n, timing in at if timing.both]
             forward = trend([(n, timing.forward.ms) for n, timing in at])
-            found.append(Growth(case, forward, trend(both) if len(both) > 1 else None))
-    return found
+            growths.append(TimeGrowth(case, forward, trend(both) if len(both) > 1 else None))
+    return growths
 
 
 def trend(points: Sequence[tuple[int, float]]) -> Trend:

@@ -1,70 +1,75 @@
-"""Commands about models: what one costs, and what goes on inside."""
+"""Commands about models: describe one, and inspect a checkpoint."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from resolvent.cli.shared import AsJson, Length, Rule, app, progress, say_written
+from resolvent.cli.runs import RunFolder, TokenizerName, load_model, tokenizer_of
+from resolvent.cli.shared import AsJson, Length, Rule, app, parse_length, progress, say_written
+from resolvent.errors import SettingError
 
 
 @app.command("model")
 def describe_model(
     name: Annotated[str, typer.Argument(metavar="PRESET", help="tiny, synthetic-4m, gpt2-125m, gpt2-355m, gpt2-775m.")],
+    *,
     specs: Annotated[
-        list[str] | None, typer.Option("--pattern", help="Pattern of every layer; repeat it for one per layer.")
+        list[str] | None, typer.Option("--pattern", help="Pattern of all layers; repeat for one per layer.")
     ] = None,
     rule: Rule = "softmax",
     n: Length = 1024,
-    save: Annotated[Path | None, typer.Option(help="Write the model, untrained, into this folder.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the weights it starts with.")] = 0,
+    save: Annotated[Path | None, typer.Option(help="Save the untrained model to this folder.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed for the initial weights.")] = 0,
     train_step: Annotated[
-        bool, typer.Option("--train-step", help="Time one step of training on n tokens, and the same with attention.")
+        bool, typer.Option("--train-step", help="Time a training step on n tokens, also with attention.")
     ] = False,
     decode: Annotated[
-        int | None, typer.Option(metavar="TOKENS", help="Decode so many tokens one by one: time and memory over them.")
+        int | None,
+        typer.Option(
+            parser=parse_length, metavar="TOKENS", help="Decode this many tokens one by one: time and memory per token."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Parameters, cost, cache and hops of a whole model, without training it.
+    """Describe a model without training it: parameters, cost, cache and hops.
 
-    The gpt2 presets are the paper's models: GPT-2's shape with rotary positions.
+    The gpt2 presets are the paper's models: the GPT-2 architecture with rotary
+    position embeddings.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from resolvent.model import LanguageModel, preset
 
-    changes: dict[str, Any] = {"coefficients": rule}
     if specs:
-        changes["pattern"] = specs if len(specs) > 1 else specs[0]
-    config = preset(name, **changes)
+        config = preset(name, rule=rule, pattern=specs if len(specs) > 1 else specs[0])
+    else:
+        config = preset(name, rule=rule)
     model = LanguageModel.seeded(config, seed) if save else LanguageModel.shape_only(config)
     profile = model.profile(n)
-    content: dict[str, Any] = {"preset": name, "config": config.to_dict(), "profile": profile.to_dict()}
+    content: dict[str, object] = {"preset": name, "config": config.to_dict(), "profile": profile.to_dict()}
     text = [f"{name} {profile}"]
     if train_step:
         from resolvent.bench.models import training_step
         from resolvent.report import tables
 
-        with progress(f"one step of training on {n:,} tokens", 2) as advance:
+        with progress(f"training step on {n:,} tokens", 2) as advance:
             steps = []
-            for each in (config, preset(name, pattern="attention")):
-                steps.append(training_step(each, n, seed).to_dict())
+            for timed in (config, preset(name, pattern="attention")):
+                steps.append(training_step(timed, n, seed))
                 advance()
-        content["training_steps"] = steps
-        text += [tables.training_step(step) for step in steps]
+        content["training_steps"] = [step.to_dict() for step in steps]
+        text += map(tables.training_step, steps)
     if decode is not None:
         from resolvent.bench.models import long_text
         from resolvent.report import tables
 
         with progress(f"decoding {decode:,} tokens", decode) as advance:
-            found = long_text(config, decode, seed, advance).to_dict()
-        content["decode"] = found
-        text.append(tables.long_text(found))
+            decoded = long_text(config, decode, seed, advance)
+        content["decode"] = decoded.to_dict()
+        text.append(tables.long_text(decoded))
     print(json.dumps(content, indent=2) if as_json else "\n".join(text))
     if save is not None:
         say_written(model.save(save))
@@ -72,31 +77,45 @@ def describe_model(
 
 @app.command("inspect")
 def inspect_model(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A model's folder, as `save` writes it.")],
-    text: Annotated[
-        str, typer.Option(help="What the model reads, as bytes (vocabulary of 256).")
-    ] = "to be or not to be",
-    tokens: Annotated[str | None, typer.Option(help="Token numbers instead of a text: 17,4,256.")] = None,
-    layer: Annotated[int, typer.Option(help="Layer of the figure, from 0.")] = 0,
-    head: Annotated[int, typer.Option(help="Head of the figure, from 0.")] = 0,
+    run: RunFolder,
+    *,
+    text: Annotated[str, typer.Option(help="Input text.")] = "to be or not to be",
+    tokenizer: TokenizerName = None,
+    tokens: Annotated[str | None, typer.Option(help="Token ids instead of a text, such as 17,4,256.")] = None,
+    layer: Annotated[int, typer.Option(help="Layer of the figure, counted from 0.")] = 0,
+    head: Annotated[int, typer.Option(help="Head of the figure, counted from 0.")] = 0,
     plot: Annotated[Path | None, typer.Option(help="Write a figure of A, B and T, up to 4,096 tokens.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look inside a model while it reads a text: gates, row sums, hops, and a figure of A, B and T.
+    """Inspect a model on a text: gates, row sums, hops, and a figure of A, B and T.
 
-    |T1 - 1|: how far the rows of (I - B)^-1 A are from summing to one. ‖(I-B)⁻¹‖: how much feedback can amplify.
-    Fed back: how often, on average, what reaches a token was fed back on its way.
+    |T1 - 1|: how far the rows of T = (I - B)^-1 A are from summing to one.
+    ‖(I-B)⁻¹‖: how much feedback can amplify. Feedback: the mean number of
+    feedback steps between an input and an output.
     """
     from resolvent.model.inspection import inspect
     from resolvent.report import figures, mixing
 
-    if tokens is not None and not all(part.strip().isdigit() for part in tokens.split(",")):
-        raise ValueError(f"expected --tokens as whole numbers such as 17,4,256, got '{tokens}'.")
-    view = inspect(checkpoint, text if tokens is None else [int(t) for t in tokens.split(",")], layer, head)
-    if as_json:
-        print(json.dumps([found.to_dict() for found in view.layers], indent=2))
+    if tokens is not None and not all(token.strip().isdigit() for token in tokens.split(",")):
+        raise SettingError(f"expected --tokens as integers such as 17,4,256, got '{tokens}'.")
+    model = load_model(run)
+    if tokens is None:
+        vocabulary = tokenizer_of(run, model.vocab_size, tokenizer)
+        ids = vocabulary.encode(text).tolist()
+        labels = [_label(vocabulary.decode([token]), token) for token in ids]
     else:
-        Console().print(mixing.diagnostics_table([found.to_dict() for found in view.layers]))
+        ids = [int(token) for token in tokens.split(",")]
+        labels = [str(token) for token in ids]
+    inspection = inspect(model, ids, layer, head)
+    if as_json:
+        print(json.dumps([layer.to_dict() for layer in inspection.layers], indent=2))
+    else:
+        Console().print(mixing.diagnostics_table(inspection.layers))
     if plot is not None:
-        figure = mixing.mixing_figure(*view.matrices(), view.spectrum, view.tokens, view.title)
+        figure = mixing.mixing_figure(*inspection.matrices(), inspection.spectrum, labels, inspection.title)
         say_written(figures.save(figure, plot))
+
+
+def _label(text: str, token: int) -> str:
+    """A token at an axis: spaces are visible, what cannot be printed is its id."""
+    return text.replace(" ", "␣") if text.isprintable() and "\ufffd" not in text else str(token)

@@ -1,4 +1,4 @@
-"""The command that makes published tables from committed records."""
+"""The command that makes published tables and figures from committed records."""
 
 from __future__ import annotations
 
@@ -8,31 +8,33 @@ from typing import Annotated
 import typer
 
 from resolvent.cli.shared import app, say_written
+from resolvent.errors import SettingError
 
 
 @app.command("results")
 def results(
-    document: Annotated[Path, typer.Argument(help="Document whose marked parts are made anew.")] = Path(
+    document: Annotated[Path, typer.Argument(help="Document whose marked sections are regenerated.")] = Path(
         "docs/results.md"
     ),
+    *,
     records: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("docs/records"),
     check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; fail if a table would change, or a figure is missing.")
+        bool, typer.Option("--check", help="Write nothing; fail if a table would change, or a figure is missing.")
     ] = False,
 ) -> None:
-    """Make the tables and figures of a document anew from records of runs: every number in it comes from there."""
+    """Regenerate the tables and figures of a document from records of runs, the source of every number in them."""
     from resolvent.report.figures import save
-    from resolvent.report.results import figures, renewed
+    from resolvent.studies.results import regenerate
 
-    before = document.read_text()
-    after = renewed(before, records)
-    drawn = {document.parent / "figures" / f"{name}.png": figure for name, figure in figures(after, records).items()}
+    before = document.read_text(encoding="utf-8")
+    after, figures = regenerate(before, records)
+    paths = {document.parent / "figures" / f"{name}.png": figure for name, figure in figures.items()}
     if check:
-        if before != after or not all(path.exists() for path in drawn):
-            raise ValueError(f"{document} is not what {records} give: run 'resolvent results {document}'.")
-        print(f"{document} is what {records} give")
+        if before != after or not all(path.exists() for path in paths):
+            raise SettingError(f"{document} does not match {records}: run 'resolvent results {document}'.")
+        print(f"{document} matches {records}")
         return
-    document.write_text(after)
-    for path, figure in drawn.items():
+    document.write_text(after, encoding="utf-8")
+    for path, figure in paths.items():
         save(figure, path)
     say_written(document)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import resolvent
-from resolvent.analysis.coefficients import RULES
 from resolvent.analysis.congestion import Effort
-from resolvent.patterns.errors import RunError
+from resolvent.cli.terminal import replace_what_cannot_be_encoded
+from resolvent.errors import PatternError, RunError
+from resolvent.patterns.checks import require_length
+from resolvent.rules import RULES
 
 app = typer.Typer(
     name="resolvent",
@@ -27,11 +30,22 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Spec = Annotated[
-    str, typer.Argument(metavar="PATTERN", help="For example exponential+cache; see 'resolvent patterns'.")
+
+def parse_length(text: str) -> int:
+    """Parse an option such as 4096, 128k or 1M."""
+    try:
+        return require_length(text)
+    except PatternError as error:  # of a plain ValueError, click would print the value alone
+        raise typer.BadParameter(str(error)) from error
+
+
+Length = Annotated[
+    int,
+    typer.Option(
+        "--n", "-n", parser=parse_length, metavar="N", help="Sequence length in tokens, such as 4096, 128k or 1M."
+    ),
 ]
-Length = Annotated[int, typer.Option("--n", "-n", help="Sequence length in tokens.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 HowHard = Annotated[
     Effort,
     typer.Option(
@@ -40,15 +54,14 @@ HowHard = Annotated[
         "moderate n), exact (an integer program for small n; needs SciPy).",
     ),
 ]
-Heads = Annotated[int, typer.Option(help="Heads of the layer whose cost is given.")]
-Rule = Annotated[
-    str, typer.Option("--coefficients", help=f"How the layer makes its numbers: {', '.join(RULES)}, with options.")
-]
+Heads = Annotated[int, typer.Option(help="Number of heads.")]
+Rule = Annotated[str, typer.Option("--rule", help=f"How A and B are parameterized: {', '.join(RULES)}, with options.")]
 HeadDim = Annotated[int, typer.Option(help="Dimension of each head.")]
 
 
 @app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # or torch's idle threads spin while the kernels' threads work
     if version:
         print(f"resolvent {resolvent.__version__}")
         raise typer.Exit
@@ -71,6 +84,7 @@ def say_written(path: Path) -> None:
 
 def main() -> None:
     """Run the command line; what is wrong with the arguments is said in one line, without a traceback."""
+    replace_what_cannot_be_encoded()
     try:
         app()
     except (ValueError, ImportError, OSError, RunError) as error:

@@ -1,193 +1,227 @@
-"""Commands that run a study: a table or figure of the paper."""
+"""Commands that run a study: a table or figure of the paper. One for each in the registry, and two more."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-import time
+from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 
+from resolvent.cli.display import GridDisplay
 from resolvent.cli.shared import AsJson, app, progress, say_written
-from resolvent.cli.train import EVERY, Changes
-from resolvent.patterns import PAPER_STRUCTURES
+from resolvent.cli.train import Changes
+from resolvent.errors import SettingError
+from resolvent.files import ReadOnlyError, require_writable, write_text
+from resolvent.patterns import PAPER_STRUCTURES, pattern
+from resolvent.studies import factors as one_factor
+from resolvent.studies import grid, render, table1
+from resolvent.studies.grid import Cell
+from resolvent.studies.page import page
+from resolvent.studies.registry import STUDIES
+from resolvent.studies.study import Option, Selection, Study, StudyPlan, StudyReport
+from resolvent.train.record import Record, write_records
 
 study = typer.Typer(
-    help="Run a table or figure of the paper: what is missing is trained, the rest is read.", no_args_is_help=True
+    help="Run a table or figure of the paper: missing runs are trained, finished ones are read.", no_args_is_help=True
 )
 app.add_typer(study, name="study")
 
 JOBS = os.cpu_count() or 1
-Jobs = Annotated[int, typer.Option(help="Cells at once, at most one for each GPU; their numbers do not depend on it.")]
-Seeds = Annotated[int | None, typer.Option(help="Runs of each cell, with seeds one after another.")]
-Structures = Annotated[list[str] | None, typer.Option("--structures", help="Only these; repeat.")]
+_RESUME = "If interrupted, rerun the same command to resume; if complete, it prints the results."
+Jobs = Annotated[int, typer.Option(help="Cells to run in parallel, at most one per GPU; results do not depend on it.")]
+Structures = Annotated[
+    list[str] | None, typer.Option("--structures", help="Restrict to these structures (repeatable).")
+]
+
+# Options that studies share; those of `Study.options` are there for the studies that name them.
+_CORPUS = Annotated[Path, typer.Option(help="Folder of a prepared text; see 'resolvent data'.")]
+_QUICK = Annotated[bool, typer.Option("--quick", help="The same as --preset quick.")]
+_RULES = Annotated[list[str] | None, typer.Option("--rules", help="Restrict to these rules (repeatable).")]
+_TASKS = Annotated[
+    list[str] | None, typer.Option("--tasks", help="Restrict to these tasks: copy, recall, multihop (repeatable).")
+]
+_TIMES = Annotated[
+    list[int] | None, typer.Option(help="Multiples of the trained length (repeatable).  \\[default: 2, 4 and 8]")
+]
+_SEEDS = Annotated[
+    int | None, typer.Option(help="Runs of each cell, with consecutive seeds.  \\[default: the preset's]")
+]
+_FIRST = Annotated[
+    int | None, typer.Option(help="First of the consecutive seeds.  \\[default: the study's or preset's]")
+]
+_OUT = Annotated[Path | None, typer.Option(help="Folder of runs and reports.  \\[default: in out/, by preset]")]
+_SPECIAL: dict[Option, tuple[object, object]] = {  # annotation and default
+    "corpus": (_CORPUS, Parameter.empty),
+    "quick": (_QUICK, False),
+    "rules": (_RULES, None),
+    "first_seed": (_FIRST, None),
+    "tasks": (_TASKS, None),
+    "times": (_TIMES, None),
+}
 
 
-@study.command("table1")
-def table1(
-    preset: Annotated[
-        str, typer.Option(help="smoke (minutes), small (an hour on two cores) or paper (for a GPU).")
-    ] = "small",
-    structures: Structures = None,
-    tasks: Annotated[
-        list[str] | None, typer.Option("--tasks", help="Only these: copy, recall, multihop; repeat.")
-    ] = None,
-    seeds: Seeds = None,
-    jobs: Jobs = JOBS,
-    out: Annotated[Path | None, typer.Option(help="Folder of runs and report; out/table1-PRESET if not given.")] = None,
-    changes: Changes = None,
-    as_json: AsJson = False,
-) -> None:
-    """Nine structures on three tasks: the paper's Table 1, with theory, accuracies, figures and graded claims.
+def _command(each: Study) -> Callable[..., None]:
+    """The command of a study, with the options it takes."""
 
-    Finished cells are never run again: killed, the same command goes on; done, it only prints.
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from resolvent.report import table1 as report
-    from resolvent.report.results import write_records
-    from resolvent.studies import grid
-    from resolvent.studies.table1 import PRESETS, cells
+    def command(*, jobs: int, as_json: bool, quick: bool = False, **options: Any) -> None:
+        if quick and options["preset"] not in (None, "quick"):
+            raise SettingError(f"expected --quick or --preset, got --quick and --preset {options['preset']}.")
+        options["preset"] = "quick" if quick else options["preset"]
+        options["changes"] = options["changes"] or ()
+        plan = each.plan(Selection(**options))
+        records = _run(plan.cells, jobs)
+        if plan.measure is not None:
+            with progress("measuring", plan.measurements) as advance:
+                records = plan.measure(advance)
+        _publish(each, plan, records, as_json=as_json)
 
-    folder = out or Path("out") / f"table1-{preset}"
-    grid_cells = cells(preset, folder, structures, tasks, seeds, changes or [])
-    with Watch(len(grid_cells)) as watch:
-        records = grid.run(grid_cells, jobs, watch.show)
-    rows = report.rows(records)
-    title = f"Table 1, {preset}: {PRESETS[preset].about}"
-    (folder / "table1.md").write_text(f"# {title}\n\n{report.markdown(rows, records)}")
-    write_records(records, folder / f"table1-{preset}.jsonl")
-    report.write_csv(rows, folder / "table1.csv")
-    (folder / "report.html").write_text(report.page(rows, records, title))
+    cast("Any", command).__signature__ = _signature(each)  # what typer reads
+    return command
+
+
+def _signature(each: Study) -> Signature:
+    names = ", ".join(f"{name} ({about})" for name, about in each.presets)
+    preset = Annotated[str | None, typer.Option(help=f"{names}.  \\[default: {each.presets[0][0]}]")]
+    options: dict[str, tuple[object, object]] = {name: _SPECIAL[name] for name in each.options}
+    options |= {"preset": (preset, None), "structures": (Structures, None), "seeds": (_SEEDS, None)}
+    options |= {"jobs": (Jobs, JOBS), "out": (_OUT, None), "changes": (Changes, None), "as_json": (AsJson, False)}
+    return Signature([
+        Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+        for name, (annotation, default) in options.items()
+    ])  # fmt: skip
+
+
+for _each in STUDIES.values():
+    study.command(_each.name, help=f"{_each.about}\n\n{_RESUME}")(_command(_each))
+
+
+def _run(cells: Sequence[Cell], jobs: int) -> list[Record]:
+    with GridDisplay(len(cells)) as display:
+        return grid.run(cells, jobs, display.show)
+
+
+def _publish(each: Study, plan: StudyPlan, records: Sequence[Record], *, as_json: bool) -> None:
+    """Print the table and the graded claims; write Markdown, records, CSV, figures and a page."""
+    report = each.report(records)
     if as_json:
-        print(json.dumps({"records": records, "claims": dict(report.grades(rows))}, indent=1))
+        claims = [
+            {"paper": claim.statement, "compared": claim.comparison, "grade": claim.grade}
+            for claim in report.claims.graded
+        ]
+        print(json.dumps({"records": [record.to_dict() for record in records], "claims": claims}, indent=1))
     else:
         console = Console()
-        console.print(report.terminal(rows))
-        console.print("accuracy in per cent, in brackets the paper's at its larger scale", style="dim", highlight=False)
-        for claim, grade in report.grades(rows):
-            if grade != "not run":
-                console.print(f"  {grade:12}  {claim}", highlight=False)
-    say_written(folder / "report.html")
+        console.print(render.terminal(report.brief))
+        for caption in report.captions:
+            console.print(caption, style="dim", highlight=False)
+        if report.claims.tested:
+            console.print(render.terminal_claims(report.claims), highlight=False)
+            console.print(report.claims.rule, style="dim", highlight=False)
+    try:
+        require_writable(plan.folder)
+    except ReadOnlyError as error:  # a finished study, whose results have been printed
+        print(f"not written: {error}", file=sys.stderr)
+        return
+    _write(each, plan, report, records)
+    say_written(plan.folder / each.page)
+
+
+def _write(each: Study, plan: StudyPlan, report: StudyReport, records: Sequence[Record]) -> None:
+    from resolvent.report.figures import save
+
+    folder, title = plan.folder, f"{each.title[0].upper()}{each.title[1:]}, {plan.preset}: {plan.about}"
+    write_text(folder / f"{each.name}.md", f"# {title}\n\n{render.markdown(report)}")
+    write_text(folder / each.page, page(report, title))
+    write_records(records, folder / f"{each.name}-{plan.preset}.jsonl")
+    render.write_csv(report, folder / f"{each.name}.csv")
+    for figure in report.figures:
+        if figure.published:
+            save(figure.draw(), folder / f"{each.name}.png")
 
 
 @study.command("factors")
 def factors(
     task: Annotated[str, typer.Argument(metavar="TASK", help="copy, recall or multihop.")],
+    *,
     vary: Annotated[
         list[str],
-        typer.Option(
-            "--vary", metavar="KEY=V,V", help="A factor and its values: a key of --set, gate or first; repeat."
-        ),
+        typer.Option("--vary", metavar="KEY=V,V", help="A key of --set, gate or first, and its values (repeatable)."),
     ],
     structures: Structures = None,
-    preset: Annotated[str, typer.Option(help="Settings that are changed: smoke, small or paper.")] = "small",
+    preset: Annotated[str, typer.Option(help=f"Settings to change: {', '.join(table1.PRESETS)}.")] = "small",
     seeds: Annotated[int, typer.Option(help="Runs of each cell.")] = 2,
-    first_seed: Annotated[int, typer.Option(help="Seed of the first; not one that results are published on.")] = 100,
+    first_seed: Annotated[int, typer.Option(help="First seed; not one that results are published on.")] = 100,
     jobs: Jobs = JOBS,
     out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("out/factors"),
     changes: Changes = None,
     as_json: AsJson = False,
 ) -> None:
-    """What makes a structure learn: change one setting at a time, everything else as in the preset.
+    """Find what makes a structure learn: change one setting at a time, everything else as in the preset.
 
-    Such as: resolvent study factors recall --structures dense --vary first=none,local:2 --vary gate=half,mamba
+    Example: resolvent study factors recall --structures dense --vary first=none,local:2 --vary gate=half,mamba
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from resolvent.studies import factors as study_of
-    from resolvent.studies import grid
-
-    chosen = structures or list(PAPER_STRUCTURES)
-    settings = study_of.cells(task, chosen, vary, out, preset=preset, seeds=range(first_seed, first_seed + seeds),
-                              changes=changes or [])  # fmt: skip
-    everything = [cell for each in settings.values() for cell in each]
-    with Watch(len(everything)) as watch:
-        grid.run(everything, jobs, watch.show)
+    given = structures or list(PAPER_STRUCTURES)
+    chosen = [str(pattern(structure)) for structure in given]
+    settings = one_factor.cells(task, given, vary, out, preset=preset, seeds=range(first_seed, first_seed + seeds),
+                                changes=changes or [])  # fmt: skip
+    _run([cell for cells in settings.values() for cell in cells], jobs)
+    scores = {
+        setting: {s: [_score(cell) for cell in cells if cell.structure == s] for s in chosen}
+        for setting, cells in settings.items()
+    }
+    if as_json:
+        print(json.dumps(scores, indent=2))
+        return
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(task)
     for structure in chosen:
         table.add_column(structure, justify="right")
-    found = {
-        setting: {s: [_accuracy(cell) for cell in own if cell.structure == s] for s in chosen}
-        for setting, own in settings.items()
-    }
-    for setting, scores in found.items():
-        table.add_row(setting, *(" / ".join(f"{100 * score:.1f}" for score in scores[s]) for s in chosen))
-    if as_json:
-        print(json.dumps(found, indent=2))
-    else:
-        Console().print(table)
+    for setting, each in scores.items():
+        table.add_row(setting, *(" / ".join(f"{100 * score:.1f}" for score in each[s]) for s in chosen))
+    Console().print(table)
 
 
-def _accuracy(cell: Any) -> float:
-    return float(cell.done()["evaluation"]["accuracy"])
+def _score(cell: Cell) -> float:
+    record = cell.record()
+    assert record is not None, cell.name  # the grid has just been run
+    return record.evaluation.value
 
 
 @study.command("throughput")
 def throughput(
-    structures: Annotated[list[str] | None, typer.Argument(metavar="[PATTERN]...", help="The paper's if none.")] = None,
+    structures: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PATTERN", help="Patterns to time.", show_default="the paper's nine structures"),
+    ] = None,
+    *,
     batch: Annotated[int, typer.Option(help="Sequences per step.")] = 8,
-    rounds: Annotated[int, typer.Option(help="Steps that are timed, of each way.")] = 5,
-    threads: Annotated[int, typer.Option(help="Threads.")] = JOBS,
+    rounds: Annotated[int, typer.Option(help="Timed steps of each implementation.")] = 5,
+    threads: Annotated[int, typer.Option(help="Number of threads.")] = JOBS,
     as_json: AsJson = False,
 ) -> None:
-    """Steps of training on copies of 128 symbols: the kernels against dense masked matrices, in the same model."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from resolvent.studies import throughput as speed
+    """Time training steps on copies of 128 symbols: the kernels against dense masked matrices, in the same model."""
+    from resolvent.studies.throughput import throughput as measure
 
     chosen = structures or list(PAPER_STRUCTURES)
     with progress(f"timing {len(chosen)} structures", len(chosen)) as advance:
-        found = [each.to_dict() for each in speed.throughput(chosen, batch, rounds, threads, advance)]
+        results = measure(chosen, batch, rounds, threads, advance)
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps([each.to_dict() for each in results], indent=2))
         return
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("structure", "ms a step", "the paper's way", "times as fast", "at most", "making the batch"):
+    for name in ("structure", "ms per step", "paper's, ms", "speedup", "upper bound", "making the batch"):
         table.add_column(name, justify="left" if name == "structure" else "right")
-    for each in found:
-        table.add_row(each["structure"], f"{1e3 * each['ours']:.0f}", f"{1e3 * each['paper']:.0f}",
-                      f"{each['paper'] / each['ours']:.1f}", f"{each['paper'] / each['free']:.1f}",
-                      f"{each['task_share']:.1%}")  # fmt: skip
+    for each in results:
+        table.add_row(each.structure, f"{1e3 * each.ours:.0f}", f"{1e3 * each.paper:.0f}",
+                      f"{each.paper / each.ours:.1f}", f"{each.paper / each.free:.1f}",
+                      f"{each.task_share:.1%}")  # fmt: skip
     console = Console()
     console.print(table)
-    console.print("at most: with mixing left out, the rest of the step as it is", style="dim", highlight=False)
-
-
-class Watch:
-    """A table of the cells at work, on a terminal; a line now and then elsewhere."""
-
-    def __init__(self, total: int) -> None:
-        self.total, self.shown, self.begin = total, time.monotonic(), time.monotonic()
-        self.live = Live(console=Console(stderr=True), transient=True) if sys.stderr.isatty() else None
-
-    def __enter__(self) -> Watch:
-        if self.live is not None:
-            self.live.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self.live is not None:
-            self.live.stop()
-
-    def show(self, standings: list[Any], finished: int) -> None:
-        said = f"{finished} of {self.total} cells, {time.monotonic() - self.begin:.0f} s"
-        rows = [
-            (s.cell.name, f"{s.step:,}/{s.cell.config.train.steps:,}", "" if s.loss is None else f"{s.loss:.3f}",
-             "" if s.found is None else f"{s.found:.3f}")
-            for s in standings
-        ]  # fmt: skip
-        if self.live is not None:
-            table = Table(box=None, title=said, title_justify="left")
-            for name in ("cell", "step", "loss", "found"):
-                table.add_column(name)
-            for row in rows:
-                table.add_row(*row)
-            self.live.update(table)
-        elif time.monotonic() - self.shown >= EVERY:
-            self.shown = time.monotonic()
-            print(said + "".join(f"; {' '.join(row)}" for row in rows), file=sys.stderr, flush=True)
+    console.print("upper bound: speedup if mixing took no time", style="dim", highlight=False)

@@ -1,26 +1,17 @@
-"""How much each token takes from what it reads: modules that learn the numbers in A and B."""
+"""Torch modules that learn the numbers in A and B: one file a rule, which names its module."""
 
-from resolvent.analysis.coefficients import Coefficients, Distance, Linear, LowRank, Mamba
-from resolvent.coefficients.distance import DistanceCoefficients
+from importlib import import_module
+
 from resolvent.coefficients.layer import CoefficientModule, Layer
-from resolvent.coefficients.linear import LinearCoefficients
-from resolvent.coefficients.low_rank import LowRankCoefficients
-from resolvent.coefficients.mamba import MambaCoefficients
-from resolvent.coefficients.place import Place, place
-from resolvent.coefficients.softmax import SoftmaxCoefficients
+from resolvent.coefficients.positions import Positions, positions_of
 from resolvent.coefficients.weights import Weights
-
-MODULES: dict[type[Coefficients], type[CoefficientModule]] = {
-    Distance: DistanceCoefficients,
-    LowRank: LowRankCoefficients,
-    Mamba: MambaCoefficients,
-    Linear: LinearCoefficients,
-}
 
 
 def make_coefficients(layer: Layer) -> CoefficientModule:
-    """The module for the layer's rule."""
-    return MODULES.get(type(layer.rule), SoftmaxCoefficients)(layer)
+    """The module that the layer's rule names."""
+    file, _, name = layer.rule.module.partition(".")
+    module: CoefficientModule = getattr(import_module(f"resolvent.coefficients.{file}"), name)(layer)
+    return module
 
 
-__all__ = ["CoefficientModule", "Layer", "Place", "Weights", "make_coefficients", "place"]
+__all__ = ["CoefficientModule", "Layer", "Positions", "Weights", "make_coefficients", "positions_of"]

@@ -12,34 +12,33 @@ They run through the same operator, on queries and keys that are the same for ev
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import final
 
 import torch
 from torch import Tensor, nn
 
-from resolvent.analysis.coefficients import DIGITS, Distance
-from resolvent.coefficients.gates import make_gate
-from resolvent.coefficients.layer import CoefficientModule, HeadGroup, Layer, join, parts_of
-from resolvent.coefficients.place import Place
+from resolvent.coefficients.grouped import GroupedCoefficients
+from resolvent.coefficients.layer import Layer
+from resolvent.coefficients.positions import Positions
 from resolvent.coefficients.rope import rope
-from resolvent.coefficients.softmax import operate, slots
-from resolvent.coefficients.weights import Scores, Weights, written_out
-from resolvent.ops import Cache
+from resolvent.ops.inputs import BothSides
+from resolvent.rules.distance import DIGITS, Distance
 
 _BASE = 10_000.0
 
 
-class DistanceCoefficients(CoefficientModule):
+@final
+class DistanceCoefficients(GroupedCoefficients):
     """Scores from positions. Few parameters: two vectors (toeplitz) or one number (decay) per head and matrix."""
+
+    no_weight_decay = ("vectors",)
 
     def __init__(self, layer: Layer) -> None:
         super().__init__(layer)
         assert isinstance(layer.rule, Distance)
-        self.groups = layer.groups()
-        self.shape = layer.rule.shape
-        self.key_dim = layer.head_dim if self.shape == "toeplitz" else DIGITS
-        gates = self.groups[-1].gates.stop
-        self.gate = make_gate(layer.rule.gate, layer.dim, gates) if gates else None
-        sides = {"a": any(g.run.direct == "all" for g in self.groups), "b": any(g.scores_b for g in self.groups)}
+        self.shape, self.key_dim = layer.rule.shape, layer.rule.key_dim(layer.head_dim)
+        self.scale = float(layer.head_dim**-0.5) if self.shape == "toeplitz" else 256.0
+        sides = {"a": any(g.needs.a for g in self.groups), "b": any(g.needs.b for g in self.groups)}
         self.sides = [side for side, used in sides.items() if used]
         self.vectors = nn.ParameterDict()
         for side in self.sides:
@@ -59,52 +58,31 @@ class DistanceCoefficients(CoefficientModule):
                 with torch.no_grad():
                     parameter.copy_((-torch.log1p(-(2.0 ** -torch.linspace(3, 8, len(parameter))))).log())
 
-    def forward(self, u: Tensor, x: Tensor, place: Place, cache: Cache | None = None) -> Tensor:
-        gate = None if self.gate is None else self.gate(u)
-        scores = self._scores(x, place)
-        outputs = []
-        for group, part in zip(self.groups, parts_of(cache, len(self.groups)), strict=True):
-            g = None if gate is None or not group.run.recurrent else gate[:, group.gates]
-            own = self._of(group, scores)
-            outputs.append(operate(x[:, group.shared], own, g, group, self.layer, place, part, scale=self._scale))
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, 1)
+    def pairs(self, u: Tensor, positions: Positions, dtype: torch.dtype) -> Iterator[BothSides]:
+        vectors = self._queries_and_keys(u, positions, dtype)
+        for group in self.groups:
+            a = (vectors["qa"][:, group.heads], vectors["ka"][:, group.shared]) if group.needs.a else None
+            b = (vectors["qb"][:, group.heads], vectors["kb"][:, group.shared]) if group.needs.b else None
+            yield a, b
 
-    @property
-    def _scale(self) -> float:
-        return float(self.layer.head_dim**-0.5) if self.shape == "toeplitz" else 256.0
-
-    def _scores(self, x: Tensor, place: Place) -> dict[str, Tensor]:
-        """Queries and keys of all heads, (B, heads, N, D')."""
-        found = {}
-        shape = (x.shape[0], x.shape[2], -1, self.key_dim)
+    def _queries_and_keys(self, u: Tensor, positions: Positions, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Of all heads, (B, heads, N, D')."""
+        batch, n = u.shape[:2]
+        vectors: dict[str, Tensor] = {}
         for side in self.sides:
             if self.shape == "toeplitz":
                 for name in (f"q{side}", f"k{side}"):
-                    vectors = self.vectors[name].to(x.dtype).expand(1, x.shape[2], -1, -1)
-                    found[name] = rope(vectors, place, self.layer.rope or _BASE)
+                    constant = self.vectors[name].to(dtype).expand(1, n, -1, -1)
+                    vectors[name] = rope(constant, positions, self.layer.rope or _BASE)
             else:
-                keys = _digits(place.positions, x.dtype) if self.shape == "decay" else x.new_zeros(DIGITS)
-                rates = self.vectors[f"log_rate_{side}"].exp() if self.shape == "decay" else x.new_ones(1)
-                found[f"k{side}"] = keys if self.shape == "constant" else keys[..., None, :]
-                found[f"q{side}"] = rates.to(x.dtype)[:, None] * x.new_tensor([1 / 256, 1, 256] + [0] * (DIGITS - 3))
+                decays = self.shape == "decay"
+                digits = _digits(positions.ids, dtype) if decays else u.new_zeros(DIGITS, dtype=dtype)
+                rates = self.vectors[f"log_rate_{side}"].exp() if decays else u.new_ones(1)
+                worth = torch.tensor([1 / 256, 1, 256] + [0] * (DIGITS - 3), dtype=dtype, device=u.device)
+                vectors[f"k{side}"] = digits[..., None, :] if decays else digits
+                vectors[f"q{side}"] = rates.to(dtype)[:, None] * worth
         heads = {"q": self.layer.heads, "k": self.layer.kv_heads}
-        return {name: t.expand(*shape[:2], heads[name[0]], self.key_dim).transpose(1, 2) for name, t in found.items()}
-
-    def _of(self, group: HeadGroup, scores: dict[str, Tensor]) -> Scores:
-        used = {"a": group.run.direct == "all", "b": group.scores_b}
-        part = {"q": group.heads, "k": group.shared}
-        return {name: t[:, part[name[0]]] for name, t in scores.items() if used[name[1]]}
-
-    def make_cache(self, batch: int, tokens: int | None, dtype: torch.dtype, device: torch.device) -> Cache:
-        return join([slots(g, self.layer, self.key_dim, batch, tokens, dtype, device) for g in self.groups])
-
-    def weights(self, u: Tensor, place: Place) -> Iterator[Weights]:
-        gate = None if self.gate is None else self.gate(u)
-        like = u.new_zeros(u.shape[0], 1, u.shape[1], 1)
-        scores = self._scores(like, place)
-        for group in self.groups:
-            g = group.gates_of(gate, u)
-            yield written_out(self._of(group, scores), g, group.pattern, self._scale)
+        return {name: t.expand(batch, n, heads[name[0]], self.key_dim).transpose(1, 2) for name, t in vectors.items()}
 
 
 def _digits(positions: Tensor, dtype: torch.dtype) -> Tensor:

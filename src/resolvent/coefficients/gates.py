@@ -8,7 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
-from resolvent.analysis.coefficients import parse_gate
+from resolvent.ops.precision import without_autocast
+from resolvent.rules.gated import parse_gate
+
+_LARGEST_BLEND = 7 / 8
 
 
 def make_gate(spec: str, dim: int, heads: int) -> nn.Module:
@@ -21,10 +24,12 @@ def make_gate(spec: str, dim: int, heads: int) -> nn.Module:
     return TokenGate(dim, heads, start)
 
 
-# Mamba-2's gate, g = exp(-softplus(w·u + step) · exp(log_rate)). Its start: softplus(step) log-uniform in
-# [0.001, 0.1], exp(log_rate) uniform in [1, 16], so that g lies between 0.2 and 1, most of it close to 1.
+# Mamba-2's gate, g = exp(-softplus(w·u + step) · exp(log_rate)). Initially softplus(step) is log-uniform in
+# [0.001, 0.1], and exp(log_rate) uniform in [1, 16], so that g lies between 0.2 and 1, most of it close to 1.
 class TokenGate(nn.Module):
-    """g = exp(-softplus(w·u + step) · rate), for each token and head; `start` is g at w = 0, or None for Mamba-2's."""
+    """A gate g = exp(-softplus(w·u + step) · rate) per token and head; `start` is g at w = 0, None for Mamba-2's."""
+
+    no_weight_decay = ("weight",)
 
     def __init__(self, dim: int, heads: int, start: float | None = None) -> None:
         super().__init__()
@@ -34,13 +39,14 @@ class TokenGate(nn.Module):
         self.log_rate = nn.Parameter(torch.empty(heads))
         self.reset_parameters()
 
-    def reset_parameters(self, std: float = 0.02) -> None:
+    def reset_parameters(self) -> None:
+        self.init_weights(0.02)
+
+    def init_weights(self, std: float) -> None:
+        """Weights at random, so small that the gate begins at `start`."""
         nn.init.normal_(self.weight, std=std)
         with torch.no_grad():
-            if self.start is None:
-                step, rate = start_of_steps(self.step), torch.rand_like(self.step) * 15 + 1
-            else:
-                step, rate = torch.full_like(self.step, -math.log(self.start)), torch.ones_like(self.step)
+            step, rate = initial_steps_and_rates(self.step, self.start)
             self.step.copy_(inverse_softplus(step))
             self.log_rate.copy_(rate.log())
 
@@ -78,17 +84,54 @@ class ConstantGate(nn.Module):
         return torch.full((), self.gamma, dtype=dtype, device=u.device).expand(u.shape[0], self.heads, u.shape[1])
 
 
+class TokenBlend(nn.Module):
+    """What of a token is read later: the share of its input, beside its output. One number per token and head.
+
+    Outputs are recovered from blends as y = u + (u - x) ρ / (1 - ρ), which magnifies rounding by 1 / (1 - ρ): as ρ is
+    less than 7/8, by 8 at most. It starts in the middle.
+    """
+
+    no_weight_decay = ("weight",)
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(heads, dim))
+        self.bias = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        self.init_weights(0.02)
+
+    def init_weights(self, std: float) -> None:
+        nn.init.normal_(self.weight, std=std)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, u: Tensor) -> Tensor:
+        """(B, N, dim) → (B, heads, N), in float32 or better."""
+        with without_autocast(u.device.type):
+            u = at_least_float32(u)
+            scores = linear(u, self.weight.to(u.dtype), self.bias.to(u.dtype))
+            return _LARGEST_BLEND * scores.sigmoid().transpose(1, 2)
+
+
 def steps(u: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Softplus(w·u + bias) as (B, heads, N): Mamba's Δ. Never in half precision: it decides how fast memory fades."""
-    with torch.autocast(u.device.type, enabled=False):
+    """The steps softplus(w·u + bias), (B, heads, N): Mamba's Δ. Never in half precision: it sets the decay."""
+    with without_autocast(u.device.type):
         u = at_least_float32(u)
         return softplus((linear(u, weight.to(u.dtype)) + bias.to(u.dtype)).transpose(1, 2).contiguous())
 
 
-def start_of_steps(like: Tensor) -> Tensor:
-    """Mamba-2's start of Δ: log-uniform in [0.001, 0.1], at least 0.0001."""
+def initial_steps_and_rates(t: Tensor, start: float | None) -> tuple[Tensor, Tensor]:
+    """Initial Δ and -a, shaped as t, with exp(Δa) = start; Mamba-2's if it is None."""
+    if start is None:
+        return initial_steps(t), torch.rand_like(t) * 15 + 1
+    return torch.full_like(t, -math.log(start)), torch.ones_like(t)
+
+
+def initial_steps(t: Tensor) -> Tensor:
+    """Mamba's and Mamba-2's initial Δ: log-uniform in [0.001, 0.1], at least 0.0001."""
     low, high = math.log(1e-3), math.log(0.1)
-    return (torch.rand_like(like) * (high - low) + low).exp().clamp(min=1e-4)
+    return (torch.rand_like(t) * (high - low) + low).exp().clamp(min=1e-4)
 
 
 def inverse_softplus(y: Tensor) -> Tensor:

@@ -6,16 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from resolvent.analysis.coefficients import Coefficients, as_run, fit
-from resolvent.analysis.cost import reads_several
-from resolvent.coefficients.place import Place
+from resolvent.coefficients.positions import Positions
 from resolvent.coefficients.weights import Weights
-from resolvent.ops import Cache, Caches
-from resolvent.patterns import Pattern
+from resolvent.ops import Cache, Caches, decode_cache
+from resolvent.ops.api import operate
+from resolvent.ops.backend import Backend
+from resolvent.ops.call import Options
+from resolvent.ops.inputs import Scores
+from resolvent.patterns import Needs, Pattern
+from resolvent.rules import Rule, require_fit
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class HeadGroup:
     heads: slice
     shared: slice  # their keys and values
     gates: slice  # their gates, among the heads that have feedback
-    scores_b: bool  # whether feedback is weighed by scores; from one source it is taken as it is
+    needs: Needs  # of the operator
 
     @property
     def count(self) -> int:
@@ -36,12 +40,6 @@ class HeadGroup:
     @property
     def kv_count(self) -> int:
         return int(self.shared.stop - self.shared.start)
-
-    def gates_of(self, gate: Tensor | None, u: Tensor) -> Tensor:
-        """The gates of these heads, (B, heads, N), zero where there is no feedback."""
-        if gate is None or not self.run.recurrent:
-            return u.new_zeros(u.shape[0], self.count, u.shape[1])
-        return gate[:, self.gates]
 
 
 @dataclass(frozen=True)
@@ -53,60 +51,91 @@ class Layer:
     kv_heads: int
     head_dim: int
     patterns: tuple[Pattern, ...]
-    rule: Coefficients
+    rule: Rule
     rope: float | None
     bias: bool
-    backend: str
+    backend: str | Backend
 
     def groups(self) -> tuple[HeadGroup, ...]:
         """Heads by pattern, in order."""
-        found: list[HeadGroup] = []
+        groups: list[HeadGroup] = []
         head = gate = 0
         share = self.heads // self.kv_heads
         for pattern, same in groupby(self.patterns):
-            fit(self.rule, pattern)
+            require_fit(self.rule, pattern)
             count = len(list(same))
             if count % share:
                 raise ValueError(
                     f"heads that share keys and values must share a pattern: expected a multiple of {share} heads for "
                     f"{pattern}, got {count}."
                 )
-            run = as_run(self.rule, pattern)
+            run = self.rule.operator_pattern(pattern)
             shared = slice(head // share, (head + count) // share)
             gates = slice(gate, gate + count * run.recurrent)
-            scores_b = run.recurrent and reads_several(run)
-            found.append(HeadGroup(pattern, run, slice(head, head + count), shared, gates, scores_b))
+            groups.append(HeadGroup(pattern, run, slice(head, head + count), shared, gates, self.rule.needs(pattern)))
             head, gate = head + count, gates.stop
-        return tuple(found)
+        return tuple(groups)
 
 
 class CoefficientModule(nn.Module, ABC):
-    """Learns the numbers in A and B and applies them. u: (B, N, dim), the layer's input; x: (B, kv_heads, N, D)."""
+    """Learns the numbers in A and B and applies them. u: (B, N, dim), the layer's input; x: (B, kv_heads, N, D).
+
+    `no_weight_decay` names the parameters that weight decay must spare although they are matrices.
+    """
+
+    no_weight_decay: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
         self.layer = layer
 
     @abstractmethod
-    def forward(self, u: Tensor, x: Tensor, place: Place, cache: Cache | None = None) -> Tensor:
+    def forward(self, u: Tensor, x: Tensor, positions: Positions, cache: Cache | None = None) -> Tensor:
         """Mixed values (B, heads, N, D); with a cache, those of the tokens after it, which it then holds."""
 
     @abstractmethod
-    def make_cache(self, batch: int, tokens: int | None, dtype: torch.dtype, device: torch.device) -> Cache:
-        """An empty cache; its size is final if `tokens` is given."""
+    def make_cache(self, memory: CacheMemory) -> Cache:
+        """An empty cache; its size is final if `max_tokens` is given."""
 
     @abstractmethod
-    def weights(self, u: Tensor, place: Place) -> Iterator[Weights]:
+    def weights(self, u: Tensor, positions: Positions) -> Iterator[Weights]:
         """A and B written out, for looking at: head group by head group."""
 
 
-def join(caches: Sequence[Cache]) -> Cache:
+class CacheMemory(NamedTuple):
+    """How large an empty cache is to be, and where."""
+
+    batch: int
+    max_tokens: int | str | None
+    dtype: torch.dtype
+    device: torch.device
+
+
+def group_cache(group: HeadGroup, layer: Layer, memory: CacheMemory) -> Cache:
+    """An empty decode cache for a head group."""
+    return decode_cache(
+        group.run, memory.batch, group.count, layer.head_dim, layer.rule.key_dim(layer.head_dim),
+        max_tokens=memory.max_tokens, dtype=memory.dtype, device=memory.device, normalize=layer.rule.normalize,
+        kv_heads=layer.rule.shared_heads(group.count, group.kv_count),
+    )  # fmt: skip
+
+
+def mix_group(
+    x: Tensor, scores: Scores, group: HeadGroup, layer: Layer, positions: Positions, cache: Cache | None,
+    tied: Tensor | None = None, scale: float | None = None,
+) -> Tensor:  # fmt: skip
+    """The operator on the heads of a group: all of a call, or on from a cache."""
+    options = Options(scale, layer.rule.normalize, tied, layer.backend)
+    return operate(x, group.run if tied is None else group.pattern, scores, options, positions.sequences, cache)
+
+
+def join_caches(caches: Sequence[Cache]) -> Cache:
     """One cache as it is, several under their numbers."""
     return caches[0] if len(caches) == 1 else Caches({str(i): cache for i, cache in enumerate(caches)})
 
 
-def parts_of(cache: Cache | None, count: int) -> list[Cache] | list[None]:
-    """The caches that `join` put together."""
+def split_cache(cache: Cache | None, count: int) -> list[Cache | None]:
+    """The caches that `join_caches` put together."""
     if cache is None:
         return [None] * count
     return [cache] if count == 1 else [cache[str(i)] for i in range(count)]  # type: ignore[index]

@@ -5,51 +5,51 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from resolvent.coefficients.place import Place
+from resolvent.coefficients.positions import Positions
 
 Base = float | None
 
 
-def rope(x: Tensor, place: Place, base: Base) -> Tensor:
+def rope(x: Tensor, positions: Positions, base: Base) -> Tensor:
     """(B, N, heads, D) with each pair of neighbouring numbers turned; None for no rotation.
 
-    Only differences of positions matter to scores. Angles are worked out in float64, so that they are as exact after a
+    Only differences of positions matter to scores. Angles are computed in float64, so that they are as exact after a
     million tokens as at the start, and once for all layers.
     """
     if base is None:
         return x
     key = (x.shape[-1], base, x.dtype == torch.float64)
-    if key not in place.angles:
-        place.angles[key] = _angles(place, *key)
-    turn = place.angles[key]  # (N, 1, D/2) or (B, N, 1, D/2), complex
+    if key not in positions.rotations:
+        positions.rotations[key] = _rotations(positions, *key)
+    turn = positions.rotations[key]  # (N, 1, D/2) or (B, N, 1, D/2), complex
     working = x if x.dtype == torch.float64 else x.float()
     pairs = torch.view_as_complex(working.unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * turn).flatten(-2).to(x.dtype)
 
 
 _LONGEST = 1 << 17
-_FEW = 64  # positions that are quicker worked out than looked up, as in decoding
+_FEW = 64  # positions that are quicker computed than looked up, as in decoding
 _MOST_TABLES = 16
 _tables: dict[tuple[int, int, float, bool, torch.device], Tensor] = {}
 
 
-def _angles(place: Place, dim: int, base: float, double: bool) -> Tensor:
-    room = 1 << max(place.longest - 1, 63).bit_length()  # a table for every power of two, however long a sequence gets
-    if place.positions.numel() <= _FEW or room > _LONGEST or torch.compiler.is_compiling():
-        return _turns(place.positions, dim, base, double)[..., None, :]
-    key = (room, dim, base, double, place.positions.device)
+def _rotations(positions: Positions, dim: int, base: float, double: bool) -> Tensor:
+    length = 1 << max(positions.longest - 1, 63).bit_length()  # a table for every power of two
+    if positions.ids.numel() <= _FEW or length > _LONGEST or torch.compiler.is_compiling():
+        return _unit_rotations(positions.ids, dim, base, double)[..., None, :]
+    key = (length, dim, base, double, positions.ids.device)
     table = _tables.get(key)
     if table is None:
-        table = _turns(torch.arange(room, device=place.positions.device), dim, base, double)
+        table = _unit_rotations(torch.arange(length, device=positions.ids.device), dim, base, double)
         if type(table) is Tensor and len(_tables) < _MOST_TABLES:  # never one of those that stand in while tracing
             _tables[key] = table
-    return table[place.positions][..., None, :]
+    return table[positions.ids][..., None, :]
 
 
-def _turns(positions: Tensor, dim: int, base: float, double: bool) -> Tensor:
+def _unit_rotations(ids: Tensor, dim: int, base: float, double: bool) -> Tensor:
     if dim % 2:
         raise ValueError(f"rotary positions turn pairs: expected an even head dimension, got {dim}; or rope=None.")
-    slow = base ** (-torch.arange(0, dim, 2, device=positions.device, dtype=torch.float64) / dim)
-    angles = positions.double()[..., None] * slow
+    slow = base ** (-torch.arange(0, dim, 2, device=ids.device, dtype=torch.float64) / dim)
+    angles = ids.double()[..., None] * slow
     turns = torch.polar(torch.ones_like(angles), angles)
     return turns if double else turns.to(torch.complex64)

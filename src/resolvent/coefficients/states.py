@@ -6,17 +6,17 @@ import numpy as np
 from torch import Tensor
 
 from resolvent.coefficients.layer import Layer
-from resolvent.coefficients.place import Place
-from resolvent.ops import Cache
-from resolvent.patterns import Pattern
+from resolvent.coefficients.positions import Positions
+from resolvent.ops import Cache, ScanState
+from resolvent.patterns import Stage
 
 
-def only_pattern(layer: Layer) -> Pattern:
-    """The one pattern of a layer whose heads cannot differ."""
+def only_stage(layer: Layer) -> Stage:
+    """The feedback of the one pattern of a layer whose heads cannot differ."""
     groups = layer.groups()
     if len(groups) > 1:
         raise ValueError(f"{layer.rule.name} takes one pattern for all heads, got {len(groups)} different ones.")
-    return groups[0].pattern
+    return groups[0].pattern.stages[-1]
 
 
 def expand_heads(x: Tensor, layer: Layer) -> Tensor:
@@ -24,13 +24,17 @@ def expand_heads(x: Tensor, layer: Layer) -> Tensor:
     return x if layer.kv_heads == layer.heads else x.repeat_interleave(layer.heads // layer.kv_heads, 1)
 
 
-def of_new_tokens(place: Place, t: Tensor) -> Tensor:
+def zero_padding(positions: Positions, t: Tensor) -> Tensor:
     """(B, heads, N, …) with zeros in padding."""
-    return t if place.inside is None else t.masked_fill(~place.inside[:, None, :, None], 0)
+    return t if positions.mask is None else t.masked_fill(~positions.mask[:, None, :, None], 0)
 
 
-def advance(cache: Cache, place: Place, n: int, **parts: Tensor) -> None:
+def scan_state(cache: Cache) -> ScanState:
+    assert isinstance(cache, ScanState)
+    return cache
+
+
+def advance(state: ScanState, positions: Positions, n: int, **tensors: Tensor) -> None:
     """Keep the state after n rows, of which padding does not count."""
-    starts = 0 if place.start is None else np.asarray(place.start)
-    cache.parts |= {name: part if part.requires_grad else part.detach() for name, part in parts.items()}
-    cache.positions += n - starts
+    starts = positions.sequences.starts
+    state.advance(n if starts is None else n - np.asarray(starts), **tensors)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from resolvent.ops import portable, reference, solve, whole
-from resolvent.ops.portable_plan import plan
-from resolvent.ops.rows import rows
-from resolvent.patterns import Pattern
+from resolvent.ops import reference, solve
+from resolvent.ops.call import Options
+from resolvent.ops.inputs import Scores
+from resolvent.ops.rows import rows_of
+from resolvent.ops.written_out import coefficients
+from resolvent.patterns import Stage
 
-Scores = dict[
-    str, Tensor | None
-]  # qa, ka, qb, kb of a group of heads, each (B, heads, N, D); what is not used is left out
+if TYPE_CHECKING:
+    from resolvent.coefficients.layer import HeadGroup, Layer
+
 LARGEST = 4096  # tokens up to which n × n matrices are written out
 
 
@@ -25,8 +28,8 @@ class Weights:
 
     alpha: Tensor
     beta: Tensor | None
-    a: Pattern
-    b: Pattern
+    a: Stage
+    b: Stage
 
     @property
     def n(self) -> int:
@@ -37,22 +40,22 @@ class Weights:
         return int(self.alpha.shape[1])
 
     def apply_a(self, x: Tensor) -> Tensor:
-        return solve(x, self.alpha, None, replace(self.a, recurrent=False))
+        return solve(x, self.a.modified(self.a.direct, recurrent=False), self.alpha)
 
     def apply_b(self, x: Tensor) -> Tensor:
         """B x, at the cost of the pattern."""
         if self.beta is None:
             return torch.zeros_like(x)
-        return solve(x, pad(self.beta, (1, 0)), None, replace(self.b, direct="all", recurrent=False))
+        return solve(x, self.b.modified("all", recurrent=False), pad(self.beta, (1, 0)))
 
     def resolve(self, x: Tensor) -> Tensor:
         """(I - B)^-1 x."""
         if self.beta is None:
             return x
-        return solve(x, self._ones(), self.beta, replace(self.b, direct="diagonal"))
+        return solve(x, self.b.with_diagonal_a(), self._ones(), self.beta)
 
     def row_sums(self) -> Tensor:
-        """T 1, (B, H, N): ones where the coefficients are normalised."""
+        """T 1, (B, H, N): ones where the coefficients are normalized."""
         return self.resolve(self.apply_a(self._ones()))[..., 0]
 
     def resolvent_norm(self) -> Tensor:
@@ -83,9 +86,9 @@ class Weights:
         """T = (I - B)^-1 A, (B, H, N, N)."""
         return reference.transfer(*self.matrices())
 
-    def _matrix(self, p: Pattern, alpha: Tensor | None, beta: Tensor | None = None) -> Tensor:
+    def _matrix(self, p: Stage, alpha: Tensor | None, beta: Tensor | None = None) -> Tensor:
         matrix = self.alpha.new_zeros((*self.alpha.shape[:-1], self.n + 1))
-        sources = torch.from_numpy(rows(p, (0, self.n)).table).to(matrix.device).long()
+        sources = torch.from_numpy(rows_of(p, (0, self.n)).table).to(matrix.device).long()
         columns = sources.where(sources >= 0, self.n)  # what is beyond a row's sources lands in a column apart
         if alpha is not None:
             own = torch.arange(self.n, device=matrix.device)[:, None]
@@ -99,43 +102,11 @@ class Weights:
         return torch.ones_like(self.alpha[..., :1])
 
 
-def written_out(
-    scores: Scores, gate: Tensor, p: Pattern, scale: float, normalise: str = "gate", tied: Tensor | None = None
-) -> Weights:  # fmt: skip
-    """The coefficients that `mix` uses, as `Weights`. Arguments as there; keys may be shared by groups of heads."""
-    qa, ka, qb, kb = (_for_each_head(scores.get(name), gate.shape[1]) for name in ("qa", "ka", "qb", "kb"))
-    where = rows(replace(p, direct="diagonal") if tied is not None else p, (0, gate.shape[-1]))
-    layout = plan(where, gate.device)
-    if normalise == "whole" and p.recurrent:
-        spare = gate[..., None]
-        none = gate.new_zeros((*gate.shape[:2], 0))
-        qa, ka, qb, kb = (spare * 0 if t is None else t for t in (qa, ka, qb, kb))
-        alpha, beta, _ = whole.coefficients(qa, ka, qb, kb, gate, where, scale, none)
-        return Weights(alpha, beta, p, p)
-    g = gate * layout.feeds if p.recurrent else torch.zeros_like(gate)
-    weigh = 1 - g[..., None]
-    if where.pattern.direct == "diagonal" or qa is None or ka is None:
-        alpha = weigh
-    else:
-        sums = torch.cat([(qa * ka).sum(-1, keepdim=True), portable.dots(qa, ka, layout)], -1) * scale
-        alpha = weigh * torch.where(layout.direct, sums, -torch.inf).softmax(-1)
-    if not p.recurrent:
-        return Weights(alpha, None, p, p)
-    if qb is None or kb is None:
-        beta = g[..., None] * layout.valid
-    else:
-        sums = portable.dots(qb, kb, layout) * scale
-        sums = sums.masked_fill(
-            ~layout.valid & layout.feeds[:, None], -torch.inf
-        )  # rows without sources come to nothing
-        beta = g[..., None] * sums.softmax(-1) * layout.valid
-    if tied is not None:
-        delta = tied[:, None, None]
-        alpha = torch.cat([1 - (1 + delta) * beta.sum(-1, keepdim=True), delta * beta], -1)
-        return Weights(alpha, beta, replace(p, direct="all"), p)
-    return Weights(alpha, beta, p, p)
-
-
-def _for_each_head(t: Tensor | None, heads: int) -> Tensor | None:
-    """Keys shared by a group of heads, once for each."""
-    return None if t is None else t.repeat_interleave(heads // t.shape[1], 1)
+def write_out(
+    u: Tensor, scores: Scores, group: HeadGroup, layer: Layer, tied: Tensor | None = None, scale: float | None = None
+) -> Weights:
+    """The coefficients that the operator uses for the heads of a group, on one sequence each."""
+    values = u.new_zeros(u.shape[0], group.kv_count, u.shape[1], layer.head_dim)
+    options = Options(scale, layer.rule.normalize, tied)
+    pattern = group.run if tied is None else group.pattern
+    return Weights(*coefficients(values, pattern, scores, options))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,28 +19,28 @@ class GateStatistics:
 
     mean: list[float]
     std: list[float]
-    least: list[float]
-    most: list[float]
+    min: list[float]
+    max: list[float]
 
 
 @dataclass(frozen=True)
 class LayerDiagnostics:
     """One layer on given tokens. Lists have one entry per head (per channel where channels are heads).
 
-    row_sum_drift   the largest |T 1 - 1|: 0 where coefficients are normalised
+    row_sum_drift   the largest |T 1 - 1|: 0 where coefficients are normalized
     resolvent_norm  the largest row sum of |(I - B)^-1|: how much feedback can amplify
     hop_spectrum    the share of T by how often it was fed back: 0, 1, 2, … times; the last entry has all the rest
     """
 
     layer: int
     patterns: tuple[str, ...]
-    coefficients: str
+    rule: str
     gates: GateStatistics | None
     row_sum_drift: list[float]
     resolvent_norm: list[float]
     hop_spectrum: list[list[float]]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -49,35 +48,44 @@ class GateWatch:
     """Sums that `watch_gates` keeps, layer by layer."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, list[Tensor]] = {}
+        self._sums: dict[int, list[Tensor]] = {}
 
     def _see(self, layer: int, gate: Tensor) -> None:
         g = gate.detach().transpose(0, 1).flatten(1).double()  # (heads, tokens)
         new = torch.stack([torch.full_like(g[:, 0], g.shape[1]), g.sum(1), g.square().sum(1)])
         least, most = g.amin(1), g.amax(1)
-        if layer in self._kept:
-            sums, low, high = self._kept[layer]
+        if layer in self._sums:
+            sums, low, high = self._sums[layer]
             new, least, most = new + sums, torch.minimum(least, low), torch.maximum(most, high)
-        self._kept[layer] = [new, least, most]
+        self._sums[layer] = [new, least, most]
 
     def statistics(self) -> dict[int, GateStatistics]:
         """Of everything seen so far, for each layer that has a gate."""
-        found = {}
-        for layer, (sums, least, most) in self._kept.items():
+        statistics = {}
+        for layer, (sums, least, most) in self._sums.items():
             count, total, squares = sums
             mean = total / count
             std = (squares / count - mean.square()).clamp(min=0).sqrt()
-            found[layer] = GateStatistics(mean.tolist(), std.tolist(), least.tolist(), most.tolist())
-        return found
+            statistics[layer] = GateStatistics(mean.tolist(), std.tolist(), least.tolist(), most.tolist())
+        return statistics
 
 
 @contextmanager
 def watch_gates(model: LanguageModel) -> Iterator[GateWatch]:
     """Statistics of every gate while the block runs, in training too: a few sums per layer, nothing stored.
 
-    with rv.watch_gates(model) as watch:
-        model(tokens)
-    watch.statistics()[0].mean  # layer 0, one number per head
+    Args:
+        model: a language model; its outputs and gradients stay as they are.
+
+    Returns:
+        A context manager that gives a `GateWatch`; its `statistics()` are by layer, with one number per head.
+
+    >>> from resolvent import preset
+    >>> model = LanguageModel(preset("tiny", pattern="exponential"))
+    >>> with watch_gates(model) as watch:
+    ...     logits = model(torch.zeros(1, 16, dtype=torch.long))
+    >>> len(watch.statistics()[0].mean)  # layer 0, one per head
+    4
     """
     watch, handles = GateWatch(), []
     for i, mixer in enumerate(model.mixers):
@@ -109,16 +117,33 @@ def layer_weights(model: LanguageModel, tokens: Tensor) -> list[list[Weights]]:
 
 @torch.no_grad()
 def diagnose(model: LanguageModel, tokens: Tensor, *, hops: int = 16) -> list[LayerDiagnostics]:
-    """Everything above for each layer, at the cost of the patterns: no n × n matrix is made for sparse ones."""
+    """Gates, row sums, amplification and hops of every layer on these tokens.
+
+    It takes what the patterns cost: no n × n matrix is made for sparse ones.
+
+    Args:
+        model: a language model.
+        tokens: (B, N) token ids.
+        hops: numbers of feedback steps that the spectra distinguish; the last entry has all the rest.
+
+    Returns:
+        One `LayerDiagnostics` per layer; its lists have one entry per head.
+
+    >>> from resolvent import preset
+    >>> model = LanguageModel(preset("tiny", pattern="exponential"))
+    >>> first = diagnose(model, torch.zeros(1, 16, dtype=torch.long))[0]
+    >>> first.patterns, max(first.row_sum_drift) < 1e-5
+    (('exponential',), True)
+    """
     with watch_gates(model) as watch:
         weights = layer_weights(model, tokens)
     gates = watch.statistics()
-    found = []
+    diagnostics = []
     for i, (mixer, groups) in enumerate(zip(model.mixers, weights, strict=True)):
         layer = mixer.layer
         drift = [d for w in groups for d in (w.row_sums() - 1).abs().amax((0, 2)).tolist()]
         norms = [d for w in groups for d in w.resolvent_norm().amax(0).tolist()]
         spectra = [d for w in groups for d in w.hop_spectrum(hops).mean(0).tolist()]
         spelled = tuple(dict.fromkeys(map(str, layer.patterns)))
-        found.append(LayerDiagnostics(i, spelled, str(layer.rule), gates.get(i), drift, norms, spectra))
-    return found
+        diagnostics.append(LayerDiagnostics(i, spelled, str(layer.rule), gates.get(i), drift, norms, spectra))
+    return diagnostics

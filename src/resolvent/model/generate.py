@@ -1,28 +1,29 @@
-"""Text out of a model: token by token, many sequences at once, each as if it were alone."""
+"""Text generation: token by token, many sequences at once, each as if it were alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from dataclasses import dataclass, fields
+from typing import Protocol, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-from resolvent.patterns.errors import closest
-
-if TYPE_CHECKING:
-    from resolvent.model.language_model import LanguageModel
+from resolvent.errors import closest
+from resolvent.ops import Cache
+from resolvent.ops.sequences import Indices
+from resolvent.patterns.checks import require_length
 
 Prompts = Sequence[Sequence[int]] | Tensor
 
 
-class How(TypedDict, total=False):
-    """How tokens are drawn.
+class SamplingOptions(TypedDict, total=False):
+    """How tokens are sampled.
 
-    temperature: 0 takes the likeliest token, 1 (unless given) draws as the model says, more is wilder.
-    top_k, top_p: draw among the k likeliest tokens, or among the fewest that together have probability p.
-    seed: of the draws, 0 unless given; sequence b uses seed + b, or seed[b] if there are several. What a sequence draws
-    depends on its own seed alone, not on its neighbours.
+    temperature: 0 takes the likeliest token, higher values are more random [default: 1].
+    top_k, top_p: sample among the k likeliest tokens, or among the fewest that together have probability p.
+    seed: sequence b uses seed + b, or seed[b] if there are several [default: 0]. What a sequence samples depends on its
+    own seed alone, not on its neighbors.
     stop: a token, or several, that end a sequence.
     """
 
@@ -33,108 +34,132 @@ class How(TypedDict, total=False):
     stop: int | Sequence[int]
 
 
-def generate(model: LanguageModel, prompts: Prompts, tokens: int, **how: Unpack[How]) -> list[list[int]]:
+@dataclass(frozen=True)
+class Sampling:
+    """`SamplingOptions`, checked."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | Sequence[int] = 0
+    stop: int | Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ValueError(f"expected temperature ≥ 0, got {self.temperature}.")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"expected top_k ≥ 1, got {self.top_k}.")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"expected 0 < top_p ≤ 1, got {self.top_p}.")
+
+    def generators(self, count: int, device: torch.device) -> list[torch.Generator]:
+        """One for each sequence."""
+        if device.type == "meta":
+            raise ValueError("a model on the meta device has shapes and no weights: load it, or move it with to_empty.")
+        if isinstance(self.seed, Sequence | Tensor):
+            seeds = [int(each) for each in self.seed]
+        else:
+            seeds = [int(self.seed) + b for b in range(count)]
+        if len(seeds) != count:
+            raise ValueError(f"expected one seed, or one for each of the {count} prompts, got {len(seeds)}.")
+        return [torch.Generator(device=device).manual_seed(seed) for seed in seeds]
+
+    @property
+    def stops(self) -> frozenset[int]:
+        return frozenset(map(int, [self.stop] if isinstance(self.stop, int) else self.stop))
+
+
+class Decoder(Protocol):
+    """What generation needs of a model."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def make_cache(self, batch: int = 1, max_tokens: int | str | None = None) -> Cache: ...
+
+    def extend(
+        self, tokens: Tensor, cache: Cache | None = None, *, start: Indices | None = None, last_only: bool = False
+    ) -> tuple[Tensor, Cache]: ...
+
+
+def generate(
+    model: Decoder, prompts: Prompts, tokens: int | str, **options: Unpack[SamplingOptions]
+) -> list[list[int]]:
     """Up to `tokens` new tokens after each prompt; one list per prompt, without the stop token that ended it."""
-    found: list[list[int]] = [[] for _ in range(len(prompts))]
-    for step in stream(model, prompts, tokens, **how):
-        for sequence, token in zip(found, step, strict=True):
+    continuations: list[list[int]] = [[] for _ in range(len(prompts))]
+    for step in stream(model, prompts, tokens, **options):
+        for sequence, token in zip(continuations, step, strict=True):
             if token is not None:
                 sequence.append(token)
-    return found
+    return continuations
 
 
-def stream(model: LanguageModel, prompts: Prompts, tokens: int, **how: Unpack[How]) -> Iterator[list[int | None]]:
+def stream(
+    model: Decoder, prompts: Prompts, tokens: int | str, **options: Unpack[SamplingOptions]
+) -> Iterator[list[int | None]]:
     """`generate` step by step: each yields one token per prompt, None for those that have ended."""
-    unknown = [name for name in how if name not in How.__annotations__]
-    if unknown:
-        known = list(How.__annotations__)
-        raise TypeError(f"unknown option '{unknown[0]}': expected {', '.join(known)}.{closest(unknown[0], known)}")
-    temperature, top_k, top_p = how.get("temperature", 1.0), how.get("top_k"), how.get("top_p")
-    seed, stop = how.get("seed", 0), how.get("stop", ())
+    known = [field.name for field in fields(Sampling)]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"unknown option '{name}': expected {', '.join(known)}.{closest(name, known)}")
+    sampling = Sampling(**options)
     if any(isinstance(prompt, int) for prompt in prompts) or (isinstance(prompts, Tensor) and prompts.ndim != 2):
         raise ValueError("expected a list of prompts, each a list of tokens, got a single one: put it into a list.")
     texts = [list(map(int, prompt)) for prompt in prompts]
-    _check(texts, model.config.vocab_size, tokens, temperature, top_k, top_p)
-    if isinstance(seed, Sequence | Tensor):
-        seeds = [int(each) for each in seed]
-    else:
-        seeds = [int(seed) + b for b in range(len(texts))]
-    if len(seeds) != len(texts):
-        raise ValueError(f"expected one seed, or one for each of the {len(texts)} prompts, got {len(seeds)}.")
-    return _stream(
-        model,
-        texts,
-        tokens,
-        temperature,
-        top_k,
-        top_p,
-        seeds,
-        frozenset(map(int, [stop] if isinstance(stop, int) else stop)),
-    )
+    count = 0 if tokens == 0 else require_length(tokens)
+    _check_prompts(texts, model.vocab_size)
+    return _stream(model, texts, count, sampling, sampling.generators(len(texts), model.device))
 
 
 @torch.no_grad()
 def _stream(
-    model: LanguageModel, texts: list[list[int]], tokens: int, temperature: float, top_k: int | None,
-    top_p: float | None, seeds: list[int], stop: frozenset[int],
-) -> Iterator[list[int | None]]:  # fmt: skip
-    device = model.embedding.weight.device
-    longest = max(map(len, texts))
+    model: Decoder, texts: list[list[int]], tokens: int, sampling: Sampling, generators: list[torch.Generator]
+) -> Iterator[list[int | None]]:
+    longest, stops = max(map(len, texts)), sampling.stops
     starts = [longest - len(text) for text in texts]
-    padded = torch.tensor([[0] * gap + text for gap, text in zip(starts, texts, strict=True)], device=device)
-    draws = [torch.Generator(device=device).manual_seed(seed) for seed in seeds]
+    padded = [[0] * padding + text for padding, text in zip(starts, texts, strict=True)]
     cache = model.make_cache(len(texts), longest + tokens)
-    going = list(range(len(texts)))
-    new, start = padded, starts if any(starts) else None
+    active = list(range(len(texts)))
+    new, start = torch.tensor(padded, device=model.device), starts if any(starts) else None
     for _ in range(tokens):
         logits, _ = model.extend(new, cache, start=start, last_only=True)
-        chosen = choose(logits[:, -1], temperature, top_k, top_p, [draws[b] for b in going]).tolist()
-        lasting = [row for row, token in enumerate(chosen) if token not in stop]
+        chosen = sample(logits[:, -1], sampling, [generators[b] for b in active]).tolist()
+        lasting = [row for row, token in enumerate(chosen) if token not in stops]
         step: list[int | None] = [None] * len(texts)
         for row in lasting:
-            step[going[row]] = chosen[row]
+            step[active[row]] = chosen[row]
         if not lasting:
             return
         yield step
-        if len(lasting) < len(going):  # those that have ended cost nothing more
+        if len(lasting) < len(active):  # those that have ended cost nothing more
             cache = cache.select(lasting)
-        going = [going[row] for row in lasting]
-        new, start = torch.tensor([[chosen[row]] for row in lasting], device=device), None
+        active = [active[row] for row in lasting]
+        new, start = torch.tensor([[chosen[row]] for row in lasting], device=model.device), None
 
 
-def choose(
-    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, draws: Sequence[torch.Generator]
-) -> Tensor:
+def sample(logits: Tensor, sampling: Sampling, generators: Sequence[torch.Generator]) -> Tensor:
     """A token for each row of logits (B, vocab_size)."""
-    if temperature == 0:
+    if sampling.temperature == 0:
         return logits.argmax(-1)
-    scores = logits.double() / temperature
+    scores, top_k, top_p = logits.double() / sampling.temperature, sampling.top_k, sampling.top_p
     if top_k is not None and top_k < scores.shape[-1]:
         least = scores.topk(top_k).values[:, -1:]
         scores = scores.masked_fill(scores < least, -torch.inf)
     if top_p is not None and top_p < 1:
         ranked, order = scores.sort(descending=True)
-        shares = ranked.softmax(-1)
-        enough = shares.cumsum(-1) - shares >= top_p  # the likelier ones have p already; the first always stays
+        probabilities = ranked.softmax(-1)
+        enough = probabilities.cumsum(-1) - probabilities >= top_p  # likelier ones have p already; the first stays
         scores = scores.masked_fill(torch.zeros_like(enough).scatter(-1, order, enough), -torch.inf)
-    shares = scores.softmax(-1)
-    rows = [torch.multinomial(row, 1, generator=draw) for row, draw in zip(shares, draws, strict=True)]
-    return torch.cat(rows)
+    rows = zip(scores.softmax(-1), generators, strict=True)
+    return torch.cat([torch.multinomial(row, 1, generator=generator) for row, generator in rows])
 
 
-def _check(
-    texts: list[list[int]], vocabulary: int, tokens: int, temperature: float, top_k: int | None, top_p: float | None
-) -> None:
+def _check_prompts(texts: list[list[int]], vocab_size: int) -> None:
     if not texts or any(not text for text in texts):
         raise ValueError("expected at least one prompt, each of at least one token.")
-    wrong = next((token for text in texts for token in text if not 0 <= token < vocabulary), None)
+    wrong = next((token for text in texts for token in text if not 0 <= token < vocab_size), None)
     if wrong is not None:
-        raise ValueError(f"expected tokens from 0 to {vocabulary - 1:,} (the vocabulary), got {wrong}.")
-    if tokens < 0:
-        raise ValueError(f"expected a number of tokens ≥ 0, got {tokens}.")
-    if not 0 <= temperature < float("inf"):
-        raise ValueError(f"expected temperature ≥ 0, got {temperature}.")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"expected top_k ≥ 1, got {top_k}.")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"expected top_p within 0 … 1, above 0, got {top_p}.")
+        raise ValueError(f"expected tokens from 0 to {vocab_size - 1:,} (the vocabulary), got {wrong}.")

@@ -1,30 +1,28 @@
-"""A model looked at while it reads a text: plain values, ready to be tabulated and drawn."""
+"""A model inspected while it reads tokens: plain values, ready to be tabulated and drawn."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from resolvent.coefficients import Weights
 from resolvent.model.diagnostics import LayerDiagnostics, diagnose, layer_weights
 from resolvent.model.language_model import LanguageModel
 
-Matrix = np.ndarray[Any, np.dtype[np.float64]]
+Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class View:
+class Inspection:
     """Diagnostics of every layer, and the matrices of one head."""
 
     layers: list[LayerDiagnostics]
     weights: Weights
     head: int  # among those of `weights`
     spectrum: list[float]
-    tokens: list[str]
     title: str
 
     def matrices(self) -> tuple[Matrix, Matrix, Matrix]:
@@ -33,34 +31,29 @@ class View:
         return a, b, t
 
 
-def inspect(checkpoint: str | Path, text: str | list[int], layer: int = 0, head: int = 0) -> View:
-    """Load a model and have it read a text (as bytes, for a vocabulary of 256) or token numbers."""
-    model = LanguageModel.load(checkpoint)
-    vocabulary, count = model.config.vocab_size, model.config.layers
-    if isinstance(text, str):
-        if vocabulary != 256:
-            raise ValueError(f"a text is read as bytes, and this model has {vocabulary:,} tokens: give token numbers.")
-        numbers = list(text.encode())
-        shown = [chr(byte) if 33 <= byte < 127 else "␣" if byte == 32 else f"{byte:02x}" for byte in numbers]
-    else:
-        numbers, shown = text, [str(token) for token in text]
-    if not numbers:
-        raise ValueError("expected a text of at least one token, got none.")
-    if not 0 <= layer < count:
-        raise ValueError(f"expected a layer from 0 to {count - 1}, got {layer}.")
-    tokens = torch.tensor([numbers])
-    groups = layer_weights(model, tokens)[layer]
+def inspect(model: LanguageModel, tokens: list[int], layer: int = 0, head: int = 0) -> Inspection:
+    """Have a model read tokens, and write out what one of its heads does."""
+    if not tokens:
+        raise ValueError("expected at least one token, got none.")
+    if not 0 <= layer < model.config.layers:
+        raise ValueError(f"expected a layer from 0 to {model.config.layers - 1}, got {layer}.")
+    batch = torch.tensor([tokens], device=model.device)
+    weights, index = _weights_of_head(layer_weights(model, batch)[layer], head)
+    spectrum = weights.hop_spectrum(12)[0, index].tolist()
+    shape = model.mixers[layer].layer
+    pattern = shape.patterns[head] if head < len(shape.patterns) else shape.patterns[0]
+    title = f"layer {layer}, head {head}: {pattern}, {shape.rule}"
+    return Inspection(diagnose(model, batch), weights, index, spectrum, title)
+
+
+def _weights_of_head(groups: list[Weights], head: int) -> tuple[Weights, int]:
+    """The group that a head is in, and its number there."""
     heads = sum(group.heads for group in groups)
     if not 0 <= head < heads:
         raise ValueError(f"expected a head from 0 to {heads - 1}, got {head}.")
-    first = head
+    index = head
     for weights in groups:
-        if first < weights.heads:
+        if index < weights.heads:
             break
-        first -= weights.heads
-    spectrum = weights.hop_spectrum(12)[0, first].tolist()
-    own = model.mixers[layer].layer
-    spelled = own.patterns[head] if head < len(own.patterns) else own.patterns[0]
-    return View(
-        diagnose(model, tokens), weights, first, spectrum, shown, f"layer {layer}, head {head}: {spelled}, {own.rule}"
-    )
+        index -= weights.heads
+    return weights, index

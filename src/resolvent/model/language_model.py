@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gelu, linear
 from torch.utils.checkpoint import checkpoint
 
-from resolvent.coefficients import Place, place
-from resolvent.coefficients.gates import TokenGate, at_least_float32
-from resolvent.coefficients.mamba import MambaCoefficients
+from resolvent.coefficients import Positions, positions_of
+from resolvent.coefficients.gates import at_least_float32
 from resolvent.mixer import Mixer, check_cache
+from resolvent.model import saving
 from resolvent.model.config import ModelConfig
+from resolvent.model.generate import Prompts, SamplingOptions, generate, stream
+from resolvent.model.profile import StackProfile, profile
 from resolvent.ops import Cache, Caches
-from resolvent.ops.sequences import Integers
+from resolvent.ops.backend import Backend
+from resolvent.ops.sequences import Indices
+from resolvent.patterns.checks import require_length
 
-if TYPE_CHECKING:
-    from resolvent.model.generate import How
-    from resolvent.model.profile import StackProfile
-
-_MANY = 1 << 24  # logits beyond this many are worked out in parts, and again for their gradient
+_MANY = 1 << 24  # logits beyond this many are computed in chunks, and again for their gradient
 
 
 class Block(nn.Module):
-    """X + mixer(norm(x)), then + MLP(norm(·))."""
+    """One block: x + mixer(norm(x)), then + MLP(norm(·))."""
 
-    def __init__(self, config: ModelConfig, index: int, backend: str) -> None:
+    def __init__(self, config: ModelConfig, index: int, backend: str | Backend) -> None:
         super().__init__()
         dim, bias, specs = config.dim, config.bias, config.patterns_of(index)
         self.norm_mixer = nn.LayerNorm(dim, bias=bias)
@@ -37,42 +37,50 @@ class Block(nn.Module):
             dim,
             config.heads,
             specs[0] if len(specs) == 1 else specs,
-            coefficients=config.coefficients_of(index),
+            rule=config.rule_of(index),
             kv_heads=config.kv_heads,
             rope=config.rope,
             bias=bias,
             backend=backend,
         )
         self.norm_mlp = nn.LayerNorm(dim, bias=bias)
-        self.start_of_mlp = nn.Linear(dim, config.inner_dim, bias)
-        self.end_of_mlp = nn.Linear(config.inner_dim, dim, bias)
+        self.mlp_in = nn.Linear(dim, config.inner_dim, bias)
+        self.mlp_out = nn.Linear(config.inner_dim, dim, bias)
 
-    def forward(self, x: Tensor, where: Place, cache: Cache | None = None) -> Tensor:
-        x = x + self.mixer.at(self.norm_mixer(x), where, cache)
-        inner = gelu(self.start_of_mlp(self.norm_mlp(x)))  # by erf: by tanh it is several times slower on a CPU
-        result: Tensor = x + self.end_of_mlp(inner)
+    def forward(self, x: Tensor, positions: Positions, cache: Cache | None = None) -> Tensor:
+        x = x + self.mixer.at(self.norm_mixer(x), positions, cache)
+        inner = gelu(self.mlp_in(self.norm_mlp(x)))  # by erf: by tanh it is several times slower on a CPU
+        result: Tensor = x + self.mlp_out(inner)
         return result
 
 
 class LanguageModel(nn.Module):
     """Tokens → logits of the next token.
 
-    Start: weights and embeddings normal with `config.std`, those of the projections that end a branch divided by
+    Initially weights and embeddings are normal with `config.std`, those of the projections that end a branch divided by
     √(2·layers), biases zero, norms one; gates and decays as their modules say.
+
+    Args:
+        config: its shape, patterns and rules, as `preset` or `ModelConfig` make it.
+        backend: of the operator; see `resolvent.choose_backend`.
+
+    >>> model = LanguageModel(ModelConfig(vocab_size=100, layers=2, pattern="quadratic+cache"))
+    >>> model(torch.zeros(3, 20, dtype=torch.long)).shape
+    torch.Size([3, 20, 100])
     """
 
-    def __init__(self, config: ModelConfig, *, backend: str = "auto") -> None:
+    def __init__(self, config: ModelConfig, *, backend: str | Backend = "auto") -> None:
         super().__init__()
         self.config = config
-        self.recompute = False  # in training: keep what enters each block alone, and compute the rest again
-        self.embedding = nn.Embedding(config.rows, config.dim)
+        self.recompute = False  # in training: keep the inputs of blocks alone, and compute the rest again
+        self.embedding = nn.Embedding(config.embedding_rows, config.dim)
         self.blocks = nn.ModuleList(Block(config, i, backend) for i in range(config.layers))
         self.norm = nn.LayerNorm(config.dim, bias=config.bias)
         self.reset_parameters()
 
     @classmethod
-    def seeded(cls, config: ModelConfig, seed: int, *, backend: str = "auto") -> LanguageModel:
-        """A new model whose start depends on the seed alone, and that leaves torch's own generator as it was."""
+    def seeded(cls, config: ModelConfig, seed: int, *, backend: str | Backend = "auto") -> LanguageModel:
+        """A new model whose initial weights depend on the seed alone; torch's own generator stays as it was."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return cls(config, backend=backend)
@@ -84,8 +92,8 @@ class LanguageModel(nn.Module):
             return cls(config)
 
     def reset_parameters(self) -> None:
-        """Begin anew."""
-        std, ends = self.config.std, self.config.std / (2 * self.config.layers) ** 0.5
+        """Draw the initial weights again."""
+        std, last_std = self.config.std, self.config.std / (2 * self.config.layers) ** 0.5
         for module in self.modules():
             reset = getattr(module, "reset_parameters", None)
             if module is not self and callable(reset):
@@ -95,45 +103,51 @@ class LanguageModel(nn.Module):
                 nn.init.normal_(module.weight, std=std)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
-            if isinstance(module, TokenGate | MambaCoefficients):
-                module.reset_parameters(std)
+            init_weights = getattr(module, "init_weights", None)  # modules whose weights follow the model's scale
+            if init_weights is not None:
+                init_weights(std)
         for block in self._blocks():
-            nn.init.normal_(block.mixer.output.weight, std=ends)
-            nn.init.normal_(block.end_of_mlp.weight, std=ends)
+            nn.init.normal_(block.mixer.output.weight, std=last_std)
+            nn.init.normal_(block.mlp_out.weight, std=last_std)
 
-    def forward(self, tokens: Tensor, *, cu_seqlens: Integers | None = None, start: Integers | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, *, cu_seqlens: Indices | None = None, start: Indices | None = None) -> Tensor:
         """(B, N) tokens → (B, N, vocab_size) logits. Packed and padded sequences as in `Mixer.forward`."""
         return self.logits(self._hidden(tokens, cu_seqlens, start))
 
-    def hidden(self, tokens: Tensor, *, cu_seqlens: Integers | None = None, start: Integers | None = None) -> Tensor:
+    def hidden(self, tokens: Tensor, *, cu_seqlens: Indices | None = None, start: Indices | None = None) -> Tensor:
         """What the head reads: (B, N, dim)."""
         return self._hidden(tokens, cu_seqlens, start)
 
     def extend(
-        self, tokens: Tensor, cache: Cache | None = None, *, start: Integers | None = None, room: int | None = None,
+        self,
+        tokens: Tensor,
+        cache: Cache | None = None,
+        *,
+        start: Indices | None = None,
+        max_tokens: int | str | None = None,
         last_only: bool = False,
-    ) -> tuple[Tensor, Cache]:  # fmt: skip
-        """Logits of the next tokens of sequences whose past is in the cache, which is brought up to date in place.
+    ) -> tuple[Tensor, Cache]:
+        """Logits of the next tokens of sequences whose past is in the cache, which is updated in place.
 
-        `room` fixes the size of a new cache to so many tokens; `last_only` gives logits after the last token alone.
+        `max_tokens` fixes the size of a new cache; `last_only` gives logits after the last token alone.
         """
         self._check(tokens)
         if cache is None:
-            cache = self.make_cache(tokens.shape[0], room)
+            cache = self.make_cache(tokens.shape[0], max_tokens)
         else:
-            expected = {str(i): mixer.kind_of_cache for i, mixer in enumerate(self.mixers)}
-            check_cache(cache, expected, tokens.shape[0], room)
-        where = place(tokens.shape[0], tokens.shape[1], tokens.device, None, start, cache.positions)
-        cache.make_room(where.longest)  # or a refusal, before anything is written
-        hidden = self._through(tokens, where, cache)
+            expected = {str(i): mixer.cache_signature for i, mixer in enumerate(self.mixers)}
+            check_cache(cache, expected, tokens.shape[0], max_tokens)
+        positions = positions_of(tokens.shape[0], tokens.shape[1], tokens.device, None, start, cache.positions)
+        cache.reserve(positions.longest)  # in all layers, or an error before anything is written
+        hidden = self._through(tokens, positions, cache)
         return self.logits(hidden[:, -1:] if last_only else hidden), cache
 
     def loss(
-        self, tokens: Tensor, targets: Tensor, *, cu_seqlens: Integers | None = None, start: Integers | None = None
+        self, tokens: Tensor, targets: Tensor, *, cu_seqlens: Indices | None = None, start: Indices | None = None
     ) -> Tensor:
         """Mean cross entropy of the targets (B, N); those that are -100, and those in padding, do not count.
 
-        Logits of a large vocabulary are worked out in parts, and again in the backward pass, so that they never exist
+        Logits of a large vocabulary are computed in chunks, and again in the backward pass, so that they never exist
         at once.
         """
         hidden = self._hidden(tokens, cu_seqlens, start).flatten(0, 1)
@@ -151,30 +165,45 @@ class LanguageModel(nn.Module):
         if len(hidden) * self.config.vocab_size <= _MANY:
             return cross_entropy(at_least_float32(self.logits(hidden)), wanted)
         rows = max(_MANY // self.config.vocab_size, 1)
-        parts = zip(hidden.split(rows), wanted.split(rows), strict=True)
-        total: Tensor = sum(checkpoint(self._summed, part, goal, use_reentrant=False) for part, goal in parts)
+        chunks = zip(hidden.split(rows), wanted.split(rows), strict=True)
+        total: Tensor = sum(checkpoint(self._summed_loss, chunk, goal, use_reentrant=False) for chunk, goal in chunks)
         return total / len(wanted)
 
-    def generate(self, prompts: Sequence[Sequence[int]] | Tensor, tokens: int, **how: Unpack[How]) -> list[list[int]]:
-        """Continuations of prompts of any lengths; `how` they are drawn: see `resolvent.model.generate.How`."""
-        from resolvent.model.generate import generate
+    def generate(self, prompts: Prompts, tokens: int | str, **options: Unpack[SamplingOptions]) -> list[list[int]]:
+        """Continue prompts of any lengths by up to `tokens` tokens each.
 
-        return generate(self, prompts, tokens, **how)
+        Options: temperature, top_k, top_p, seed, stop; see `resolvent.model.generate.SamplingOptions`.
+
+        Returns:
+            One list of new tokens per prompt, without the stop token that ended it.
+
+        >>> LanguageModel(ModelConfig()).generate([[1, 2, 3]], 2, temperature=0) is not None
+        True
+        """
+        return generate(self, prompts, tokens, **options)
 
     def stream(
-        self, prompts: Sequence[Sequence[int]] | Tensor, tokens: int, **how: Unpack[How]
+        self, prompts: Prompts, tokens: int | str, **options: Unpack[SamplingOptions]
     ) -> Iterator[list[int | None]]:
-        """The same token by token: after each step, one token per sequence, None for those that have ended."""
-        from resolvent.model.generate import stream
+        """`generate` token by token: after each step, one token per sequence, None for those that have ended."""
+        return stream(self, prompts, tokens, **options)
 
-        return stream(self, prompts, tokens, **how)
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
 
     def make_cache(
-        self, batch: int = 1, tokens: int | None = None, dtype: torch.dtype | None = None,
+        self, batch: int = 1, max_tokens: int | str | None = None, dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Caches:  # fmt: skip
-        """An empty cache of all layers. With `tokens` given, `nbytes` is final before the first one comes."""
-        return Caches({str(i): mixer.make_cache(batch, tokens, dtype, device) for i, mixer in enumerate(self.mixers)})
+        """An empty cache of all layers. With `max_tokens` given, `nbytes` is final before the first one comes."""
+        return Caches(
+            {str(i): mixer.make_cache(batch, max_tokens, dtype, device) for i, mixer in enumerate(self.mixers)}
+        )
 
     @property
     def mixers(self) -> list[Mixer]:
@@ -184,54 +213,72 @@ class LanguageModel(nn.Module):
     def _blocks(self) -> list[Block]:
         return list(self.blocks)  # type: ignore[arg-type]
 
+    def parameter_groups(self, weight_decay: float) -> list[dict[str, object]]:
+        """For an optimizer: the matrices of layers, which decay, and all else, which does not.
+
+        Embeddings, norms and biases are spared, and what a module names in `no_weight_decay`.
+        """
+        spared = {id(self.embedding.weight)}
+        for module in self.modules():
+            for name in getattr(module, "no_weight_decay", ()):
+                spared |= {id(p) for full, p in module.named_parameters() if full.partition(".")[0] == name}
+        decayed = [p for p in self.parameters() if p.ndim == 2 and id(p) not in spared]
+        others = [p for p in self.parameters() if p.ndim != 2 or id(p) in spared]
+        return [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+
     def parameter_count(self) -> int:
         return sum(p.numel() for p in self.parameters())
 
-    def profile(self, n: int) -> StackProfile:
+    def profile(self, n: int | str) -> StackProfile:
         """What the whole stack costs on n tokens: parameters, multiply-adds, cache bytes, hops."""
-        from resolvent.model.profile import profile
-
-        return profile(self, n)
+        return profile(self, require_length(n))
 
     def save(self, folder: str | Path) -> Path:
-        """Write `config.json` and `model.safetensors` into a folder; see `resolvent.model.saving`."""
-        from resolvent.model.saving import save
-
-        return save(self, folder)
+        """Write `config.json` and the weights, as safetensors, into a folder; returns it."""
+        saving.write(Path(folder), self.config, self.state_dict())
+        return Path(folder)
 
     @classmethod
-    def load(cls, folder: str | Path, *, device: torch.device | str = "cpu", backend: str = "auto") -> LanguageModel:
-        """The model that `save` wrote; anything missing, extra, mis-shaped or damaged is refused."""
-        from resolvent.model.saving import load
+    def load(
+        cls, folder: str | Path, *, device: torch.device | str = "cpu", backend: str | Backend = "auto"
+    ) -> LanguageModel:
+        """The model that `save` wrote; anything missing, extra, mis-shaped or damaged raises an error."""
+        saved = saving.read(Path(folder))
+        weights = saved.read_weights(cls.shape_only(saved.config).state_dict())
+        with torch.device("meta"):
+            model = cls(saved.config, backend=backend)
+        model.load_state_dict(weights, assign=True)
+        return model.to(device)
 
-        return load(folder, device=device, backend=backend)
-
-    def _hidden(self, tokens: Tensor, cu_seqlens: Integers | None, start: Integers | None) -> Tensor:
+    def _hidden(self, tokens: Tensor, cu_seqlens: Indices | None, start: Indices | None) -> Tensor:
         """For `loss` and `forward`, too: where weights are sharded, each is a pass, and no pass is inside another."""
         self._check(tokens)
-        return self._through(tokens, place(tokens.shape[0], tokens.shape[1], tokens.device, cu_seqlens, start), None)
+        return self._through(
+            tokens, positions_of(tokens.shape[0], tokens.shape[1], tokens.device, cu_seqlens, start), None
+        )
 
-    def _through(self, tokens: Tensor, where: Place, cache: Cache | None) -> Tensor:
+    def _through(self, tokens: Tensor, positions: Positions, cache: Cache | None) -> Tensor:
         x = self.embedding(tokens)
-        again = self.recompute and self.training and cache is None and torch.is_grad_enabled()
+        recompute = self.recompute and self.training and cache is None and torch.is_grad_enabled()
         for i, block in enumerate(self.blocks):
-            if again:
-                x = checkpoint(block, x, where, use_reentrant=False)
+            if recompute:
+                x = checkpoint(block, x, positions, use_reentrant=False)
             else:
-                x = block(x, where, None if cache is None else cache[str(i)])  # type: ignore[index]
+                x = block(x, positions, None if cache is None else cache[str(i)])  # type: ignore[index]
         return self.norm(x)  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """What the head makes of `hidden`: (…, dim) → (…, vocab_size)."""
         return linear(hidden, self.embedding.weight)[..., : self.config.vocab_size]
 
-    def _summed(self, hidden: Tensor, targets: Tensor) -> Tensor:
+    def _summed_loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
         return cross_entropy(at_least_float32(self.logits(hidden)), targets, reduction="sum")
 
     def _check(self, tokens: Tensor) -> None:
         if tokens.ndim != 2 or tokens.shape[1] < 1 or tokens.dtype not in (torch.int64, torch.int32):
             raise ValueError(
-                f"expected tokens as integers of shape (B, N) with N ≥ 1, got {tokens.dtype} of {tuple(tokens.shape)}."
+                "expected tokens as int64 or int32 of shape (B, N) with N ≥ 1, "
+                f"got {tokens.dtype} of {tuple(tokens.shape)}."
             )
         if tokens.device.type == "cpu" and tokens.numel():  # elsewhere looking would make the device wait
             least, most = int(tokens.min()), int(tokens.max())

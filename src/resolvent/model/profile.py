@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resolvent.analysis.coefficients import LowRank
 from resolvent.analysis.cost import Cost, cost
 from resolvent.analysis.hops import hops
 from resolvent.analysis.profile import plural
 from resolvent.coefficients.layer import Layer
-from resolvent.model.language_model import LanguageModel
 from resolvent.patterns import Pattern
+from resolvent.rules import Rule
+
+if TYPE_CHECKING:
+    from resolvent.model.language_model import LanguageModel
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class LayerProfile:
     """One layer of the stack. Hops: the most that any pair needs within it; None if some pair has no path."""
 
     patterns: tuple[str, ...]
-    coefficients: str
+    rule: str
     mixer_parameters: int
     mixing_madds_per_token: float
     cache_bytes: int
@@ -51,7 +53,7 @@ class StackProfile:
     reach: int
     layers: tuple[LayerProfile, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
     def __str__(self) -> str:
@@ -71,7 +73,7 @@ class StackProfile:
         ]
         kinds: dict[tuple[str, str], int] = {}
         for layer in self.layers:
-            key = (" | ".join(dict.fromkeys(layer.patterns)), layer.coefficients)
+            key = (" | ".join(dict.fromkeys(layer.patterns)), layer.rule)
             kinds[key] = kinds.get(key, 0) + 1
         stack = [("layers", f"{count} × {name}, {rule}") for (name, rule), count in kinds.items()]
         return "\n".join([f"on {plural(self.n, 'token')}", *(f"  {name:14} {value}" for name, value in stack + rows)])
@@ -84,7 +86,7 @@ def profile(model: LanguageModel, n: int) -> StackProfile:
     most, reach = _through_the_stack([mixer.layer for mixer in model.mixers], layers, n)
     matrices = sum(p.numel() for p in model.blocks.parameters() if p.ndim == 2)
     mixing = sum(layer.mixing_madds_per_token for layer in layers)
-    madds = matrices + config.rows * config.dim + mixing
+    madds = matrices + config.embedding_rows * config.dim + mixing
     return StackProfile(
         n=n,
         parameters=model.parameter_count(),
@@ -101,27 +103,29 @@ def profile(model: LanguageModel, n: int) -> StackProfile:
 def _layer(layer: Layer, parameters: int, n: int) -> LayerProfile:
     groups = layer.groups()
     costs: list[Cost] = [
-        cost(g.pattern, n, g.count, layer.head_dim, rule=layer.rule, kv_heads=g.kv_count) for g in groups
+        cost(g.pattern, n, heads=g.count, head_dim=layer.head_dim, rule=layer.rule, kv_heads=g.kv_count) for g in groups
     ]
-    found = [(1, n - 1) if isinstance(layer.rule, LowRank) else _hops(g.pattern, n) for g in groups]
-    whole = [most for most, _ in found if most is not None]
+    reaches = [_hops(layer.rule, g.pattern, n) for g in groups]
+    complete = [most for most, _ in reaches if most is not None]
     return LayerProfile(
         patterns=tuple(str(p) for p in layer.patterns) if len(groups) > 1 else (str(groups[0].pattern),),
-        coefficients=str(layer.rule),
+        rule=str(layer.rule),
         mixer_parameters=parameters,
         mixing_madds_per_token=sum(c.forward_madds_per_token for c in costs),
         cache_bytes=sum(c.cache_bytes for c in costs),
-        max_hops=min(whole) if whole else None,
-        reach=max(reach for _, reach in found),
+        max_hops=min(complete) if complete else None,
+        reach=max(reach for _, reach in reaches),
     )
 
 
-def _hops(p: Pattern, n: int) -> tuple[int | None, int]:
+def _hops(rule: Rule, p: Pattern, n: int) -> tuple[int | None, int]:
     """The most hops within a layer, None if some pair has no path, and how far back it reaches."""
-    found = hops(p, n)
-    if not found.unreachable_pairs:
-        return found.max, n - 1
-    last = p.strides.last
+    if rule.reach(p, n) == n - 1:
+        return 1, n - 1
+    distances = hops(p, n)
+    if not distances.unreachable_pairs:
+        return distances.max, n - 1
+    last = p.stages[0].farthest
     return None, n - 1 if p.recurrent or last is None else min(last, n - 1)
 
 
@@ -131,16 +135,16 @@ def _through_the_stack(stack: list[Layer], layers: tuple[LayerProfile, ...], n: 
     A layer that connects everything settles it, with what it needs alone. Otherwise distances are added up: a layer
     without feedback goes one stride or none, a layer with feedback as many as it takes.
     """
-    whole = [layer.max_hops for layer in layers if layer.max_hops is not None]
-    if whole:
-        return min(whole), n - 1
+    complete = [layer.max_hops for layer in layers if layer.max_hops is not None]
+    if complete:
+        return min(complete), n - 1
     needed = np.full(n, np.inf)
     needed[0] = 0
     for layer in stack:
         ways = needed.copy()
         for group in layer.groups():
             p = group.pattern
-            strides = p.offsets(n).tolist() if p.period(n) == 1 else []  # others are left out: a bound from above
+            strides = p.offsets(n).tolist() if p.is_shifted(n) else []  # others are left out: a bound from above
             at = ways if p.recurrent else needed
             for d in range(1, n) if p.recurrent else [n]:
                 for f in strides:

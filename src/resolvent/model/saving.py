@@ -2,112 +2,163 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import safetensors
-import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from resolvent.files import whole, write_text
-from resolvent.model.config import ModelConfig
-from resolvent.model.language_model import LanguageModel
+from resolvent.errors import shortened
+from resolvent.fields import as_integer, as_mapping, as_text, check_format, check_names
+from resolvent.files import atomic_write, write_text
+from resolvent.model import version1
+from resolvent.model.config import ModelConfig, check_model_settings
+from resolvent.patterns import Explicit
+from resolvent.patterns.table import Table, check_tables, tables_within_limits
+from resolvent.tensor_files import (
+    StoredTensor,
+    TensorFile,
+    TensorLike,
+    differences,
+    dtype_name,
+    read_header,
+    sha256_of,
+    some,
+)
+from resolvent.untrusted import MOST_BYTES
+from resolvent.untrusted import read as read_json
 
-FORMAT, VERSION = "resolvent-model", 1
+FORMAT, VERSION = "resolvent-model", 2
 CONFIG = "config.json"
 
 
-def save(model: LanguageModel, folder: str | Path) -> Path:
+_DTYPES = ("float32", "float64", "bfloat16", "float16")
+_BLOCK = re.compile(r"blocks\.(\d+)\.")
+_ADVICE = "expected what `save` wrote."
+
+
+def write(folder: Path, config: ModelConfig, state: Mapping[str, Tensor]) -> None:
     """Write weights under a name of their own, then the config that names them, then remove weights no one names.
 
-    So the folder holds the model before or the new one, whole, whenever this is cut short.
+    So the folder holds the previous model or the new one, complete, whenever this is interrupted.
     """
-    folder = Path(folder)
+    settings = config.to_dict()  # or an error, before anything is written
+    _check_tables(config)
+    dtype = _one_dtype(state, "these weights")
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: t.detach().contiguous().cpu() for name, t in model.state_dict().items()}
+    weights = {name: t.detach().contiguous().cpu() for name, t in state.items()}
     unnamed = folder / ".weights"
-    with whole(unnamed) as beside:
+    with atomic_write(unnamed) as beside:
         save_file(weights, beside, metadata={"format": FORMAT})  # a second entry would make the order vary
-    digest = _digest(unnamed)
+    digest = sha256_of(unnamed)
     path = unnamed.replace(folder / f"model-{digest[:8]}.safetensors")
-    content = {"format": FORMAT, "version": VERSION, "weights": path.name, "sha256": digest}
-    write_text(folder / CONFIG, json.dumps(content | {"model": model.config.to_dict()}, indent=2) + "\n")
-    for old in folder.glob("model-*.safetensors"):
-        if old != path:
-            old.unlink(missing_ok=True)
-    return folder
+    content = {"format": FORMAT, "version": VERSION, "weights": path.name, "sha256": digest, "dtype": dtype}
+    write_text(folder / CONFIG, json.dumps(content | {"model": settings}, indent=2) + "\n")
+    for previous in folder.glob("model-*.safetensors"):
+        if previous != path:
+            previous.unlink(missing_ok=True)
 
 
-def load(folder: str | Path, *, device: torch.device | str = "cpu", backend: str = "auto") -> LanguageModel:
-    """The model in a folder. All is checked before anything is used; what is wrong is said."""
-    folder = Path(folder)
-    content = _read_config(folder)
-    config = ModelConfig.from_dict(content["model"], complete=True)
-    path = folder / content["weights"]
-    if not path.is_file():
-        raise FileNotFoundError(f"expected the weights in {path}, which is not there.")
-    try:
-        weights = load_file(path, device="cpu")
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{path} is damaged, or no safetensors file ({error}): expected what `save` wrote.") from error
-    _compare(LanguageModel.shape_only(config).state_dict(), weights, path)
-    if _digest(path) != content["sha256"]:
-        raise ValueError(f"{path} is not the file that {CONFIG} was written with: damaged, or of another model.")
-    with torch.device("meta"):
-        model = LanguageModel(config, backend=backend)
-    model.load_state_dict(weights, assign=True)
-    return model.to(device)
+@dataclass(frozen=True)
+class SavedModel:
+    """What `config.json` in a folder says, and what the header of its weights says: not more than there is."""
+
+    version: int
+    sha256: str
+    config: ModelConfig
+    file: TensorFile
+
+    def read_weights(self, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights, of the names and shapes that are expected. Everything is checked before anything is used."""
+        path, stored = self.file.path, self.file.tensors
+        names = {version1.tensor_name(name) if self.version == 1 else name: name for name in expected}
+        dtype = next(iter(stored.values())).dtype
+        if wrong := differences(
+            {name: StoredTensor(dtype, tuple(t.shape)) for name, t in expected.items()},
+            {names.get(name, name): t for name, t in stored.items()},
+        ):
+            raise ValueError(f"{path} does not fit the model that {CONFIG} describes. {wrong}. Nothing was loaded.")
+        if sha256_of(path) != self.sha256:
+            raise ValueError(f"{path} is not the file that {CONFIG} was written with: damaged, or of another model.")
+        try:
+            weights = load_file(path, device="cpu")
+        except safetensors.SafetensorError as error:  # tensors that overlap
+            raise ValueError(f"{path} is damaged ({error}): {_ADVICE}") from None
+        return {names[name]: t for name, t in weights.items()}
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read(folder: Path) -> SavedModel:
+    """What a folder says of its model; an error says what is wrong."""
     path = folder / CONFIG
     if not path.is_file():
-        raise FileNotFoundError(f"expected a model's folder, with {CONFIG} in it, got {folder}.")
+        raise FileNotFoundError(f"expected a model's folder, with {CONFIG} in it, got {path.parent}.")
     try:
-        content = json.loads(path.read_text())
+        content = as_mapping(read_json(path), CONFIG)
+        version = check_format(content, FORMAT, (1, VERSION), "a model")
+        check_names(content, ("weights", "sha256", "model", "dtype"), CONFIG, optional=("dtype",))
+        weights, digest = (as_text(content[name], name) for name in ("weights", "sha256"))
+        if Path(weights).name != weights:
+            raise ValueError(f"expected weights to be the name of a file, got {shortened(weights)}.")
+        settings = as_mapping(content["model"], "model")
     except ValueError as error:
-        raise ValueError(f"{path} is damaged: expected JSON ({error}).") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path} describes no model of this library: expected format '{FORMAT}'.")
-    if content.get("version") != VERSION:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    if not (folder / weights).is_file():
+        raise FileNotFoundError(f"expected the weights in {folder / weights}, which does not exist.")
+    file = read_header(folder / weights, _ADVICE)
+    dtype = _one_dtype(file.tensors, str(file.path))
+    if content.get("dtype", dtype) != dtype:
+        raise ValueError(f"{file.path} has weights of {dtype}, expected {shortened(content['dtype'])}, as in {CONFIG}.")
+    settings = version1.config(settings) if version == 1 else settings
+    try:
+        check_model_settings(settings, complete=True)
+        _compare_sizes(settings, file)
+        with tables_within_limits():
+            config = ModelConfig.from_dict(settings, complete=True)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged, or of another model: {error}") from None
+    return SavedModel(version, digest, config, file)
+
+
+def _check_tables(config: ModelConfig) -> None:
+    """What is written can be read again."""
+    patterns = {pattern for layer in range(config.layers) for pattern in config.patterns_of(layer)}
+    stages = [stage for pattern in patterns for stage in pattern.stages]
+    check_tables(stage.rows for stage in stages if isinstance(stage, Explicit) and isinstance(stage.rows, Table))
+    characters = sum(len(stage.spelling) for stage in stages)
+    if characters > MOST_BYTES // 2:
+        raise ValueError(f"expected patterns of at most {MOST_BYTES // 2:,} characters in all, got {characters:,}.")
+
+
+def _one_dtype(tensors: Mapping[str, TensorLike], what: str) -> str:
+    """The floating dtype that all weights have."""
+    names: dict[str, list[str]] = {}
+    for name, t in tensors.items():
+        names.setdefault(dtype_name(t), []).append(name)
+    if len(names) != 1 or not names.keys() <= set(_DTYPES):
+        present = "; ".join(f"{dtype}: {some(those)}" for dtype, those in names.items()) or "no tensors"
         raise ValueError(
-            f"{path} has format version {content.get('version')!r}, and this release reads {VERSION}: "
-            "use the release that wrote it, or a newer one."
+            f"{what} cannot be a model's weights: expected all of one dtype, {' or '.join(_DTYPES)}, got {present}. "
+            "Convert them with model.to(dtype) before saving."
         )
-    wrong = [
-        key
-        for key, kind in (("weights", str), ("sha256", str), ("model", dict))
-        if not isinstance(content.get(key), kind)
-    ]
-    if wrong or Path(content["weights"]).name != content["weights"]:
-        raise ValueError(f"{path} is incomplete or damaged: expected {', '.join(wrong or ['weights'])}.")
-    return content
+    return next(iter(names))
 
 
-def _compare(expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor], path: Path) -> None:
-    """Every key, shape and dtype, before anything is loaded."""
-    shapes = [
-        f"{name} is {tuple(found[name].shape)}, expected {tuple(t.shape)}"
-        for name, t in expected.items()
-        if name in found and found[name].shape != t.shape
-    ]
-    faults = {
-        "missing": [name for name in expected if name not in found],
-        "extra": [name for name in found if name not in expected],
-        "mis-shaped": shapes,
-        "not floating": [name for name, t in found.items() if not t.is_floating_point()],
-    }
-    said = "; ".join(f"{what}: {_some(names)}" for what, names in faults.items() if names)
-    if said:
-        raise ValueError(f"{path} does not fit the model that {CONFIG} describes. {said}. Nothing was loaded.")
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _compare_sizes(settings: Mapping[str, object], file: TensorFile) -> None:
+    """What the config claims, against the weights that exist, before patterns are parsed and layers are built."""
+    layers = as_integer(settings.get("layers"), "layers")
+    stored = len({match[1] for name in file.tensors if (match := _BLOCK.match(name))})
+    if layers != stored:
+        raise ValueError(f"expected {layers:,} layers, as its settings say, got weights of {stored:,} in {file.path}.")
+    for name in ("pattern", "rule"):
+        given = settings.get(name)
+        if isinstance(given, list) and len(given) != layers:
+            raise ValueError(f"expected one {name} for all layers, or {layers:,}, one for each; got {len(given):,}.")
+    embedding = file.tensors.get("embedding.weight")
+    if embedding is None or len(embedding.shape) != 2 or settings.get("dim") != embedding.shape[1]:
+        raise ValueError(
+            f"expected embeddings of dim {shortened(settings.get('dim'))}, got {embedding} in {file.path}."
+        )

@@ -1,20 +1,21 @@
 """y = (I - B)^-1 A x: one public function per operation, interchangeable backends behind it."""
 
-from resolvent.ops.cache import Cache, State
-from resolvent.ops.cache_load import load_cache
-from resolvent.ops.expanded import expanded_scan
-from resolvent.ops.interface import choose_backend, extend, mix, solve
-from resolvent.ops.scan import scan
-from resolvent.ops.several import Caches
-from resolvent.ops.slots import DecodeCache, Normalise
+from resolvent.ops.api import choose_backend, extend, mix, solve
+from resolvent.ops.cache.base import Cache
+from resolvent.ops.cache.caches import Caches
+from resolvent.ops.cache.load import load_cache
+from resolvent.ops.cache.scan_state import ScanState
+from resolvent.ops.cache.slots import DecodeCache
+from resolvent.ops.cache.stages import decode_cache
+from resolvent.ops.scan import expanded_scan, scan
 
 __all__ = [
     "Cache",
     "Caches",
     "DecodeCache",
-    "Normalise",
-    "State",
+    "ScanState",
     "choose_backend",
+    "decode_cache",
     "expanded_scan",
     "extend",
     "load_cache",

@@ -6,26 +6,28 @@ A call handles `new` rows. `x`, `ka`, `kb` and `y` have `known` more in front: t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from resolvent.analysis.growth import most_reads
-from resolvent.analysis.kernels import list_by_last_reader
-from resolvent.patterns import Pattern
+from resolvent.ops.tables import list_by_last_reader
+from resolvent.patterns import Stage
 from resolvent.patterns.strides import Integers
 
-Table = np.ndarray[Any, np.dtype[np.int32]]
+Table = npt.NDArray[np.int32]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Rows:
     """Sequence s is the new rows `cuts[s]` … `cuts[s + 1] - 1`. With `position > 0` there is exactly one."""
 
-    pattern: Pattern
+    pattern: Stage
     cuts: tuple[int, ...]
     position: int = 0
 
@@ -36,13 +38,13 @@ class Rows:
     @cached_property
     def held(self) -> Integers:
         """The positions kept from before: those that a token from `position` on may read."""
-        return held(self.pattern, self.position)
+        return self.pattern.held(self.position)
 
     @property
     def known(self) -> int:
         return len(self.held)
 
-    @property
+    @cached_property
     def longest(self) -> int:
         """Rows of the longest sequence, those known included."""
         return self.known + max((after - before for before, after in pairwise(self.cuts)), default=0)
@@ -50,12 +52,19 @@ class Rows:
     @cached_property
     def width(self) -> int:
         """Sources of the widest row: the columns of coefficients."""
-        return most_reads(self.pattern, max(self.position + self.longest - self.known, 1))
+        if self.general:
+            return max(map(len, self._listed), default=0)
+        return self.pattern.widest_row(max(self.position + self.longest - self.known, 1))
 
     @property
     def shifted(self) -> bool:
         """Whether every row reads at the same distances: then `offsets` says it all, and no table is needed."""
-        return self.pattern.period(max(self.position + self.longest, 1)) == 1
+        return self.pattern.is_shifted(max(self.position + self.longest, 1))
+
+    @property
+    def general(self) -> bool:
+        """Whether rows are listed one by one: they read neither at the same distances nor all that is still alive."""
+        return not self.shifted and not self.pattern.contiguous_columns
 
     @cached_property
     def offsets(self) -> Integers:
@@ -76,35 +85,50 @@ class Rows:
         A sequence that starts at row `base` reads the rows `base +` these: no row depends on what follows it.
         """
         count = self.longest - self.known
+        if self.general:
+            table = np.full((count, self.width), -1, dtype=np.int32)
+            for row, sources in zip(table, self._listed, strict=True):
+                row[: len(sources)] = sources
+            return table
         if self.shifted:
             table = np.arange(self.known, self.longest, dtype=np.int32)[:, None] - self.offsets.astype(np.int32)
             return np.where(table >= 0, table, np.int32(-1))[:, : self.width]
         return list_by_last_reader(self.last_reader, self.known, count, self.width)  # type: ignore[no-any-return]
 
     @cached_property
+    def _listed(self) -> list[Integers]:
+        """The rows that each new row of the longest sequence reads, nearest first."""
+        rows = []
+        for i in range(self.position, self.position + self.longest - self.known):
+            positions = self.pattern.sources(i)[::-1]
+            before = self.held.searchsorted(positions)  # what is held has its number there
+            rows.append(np.where(positions < self.position, before, positions - self.position + self.known))
+        return rows
+
+    @cached_property
     def table(self) -> Table:
         """(new, width): as `local_table`, with all sequences one after another and rows numbered throughout."""
         if len(self.cuts) == 2:
             return self.local_table
-        parts = [np.empty((0, self.width), dtype=np.int32)]
+        tables = [np.empty((0, self.width), dtype=np.int32)]
         for before, after in pairwise(self.cuts):
-            part = self.local_table[: after - before]
-            parts.append(np.where(part >= 0, part + np.int32(before), np.int32(-1)))
-        return np.concatenate(parts)
+            local = self.local_table[: after - before]
+            tables.append(np.where(local >= 0, local + np.int32(before), np.int32(-1)))
+        return np.concatenate(tables)
 
+    @cached_property
+    def _plans(self) -> dict[object, Any]:
+        return {}
 
-@lru_cache(maxsize=64)
-def held(pattern: Pattern, position: int) -> Integers:
-    """The positions before `position` that it or a later token may read, ascending."""
-    if position == 0:
-        return np.empty(0, dtype=np.int64)
-    if pattern.contiguous_columns:
-        return pattern.sources(position)
-    last = pattern.strides.last
-    return np.arange(0 if last is None else max(position - last, 0), position)
+    def plan(self, make: Callable[[Rows], T]) -> T:
+        """What `make` derives from these rows, kept with them: to look it up by value would take longer."""
+        if make not in self._plans:
+            self._plans[make] = make(self)
+        plan: T = self._plans[make]
+        return plan
 
 
 @lru_cache(maxsize=32)
-def rows(pattern: Pattern, cuts: tuple[int, ...], position: int = 0) -> Rows:
-    """The same object for the same question, so that its tables are worked out once."""
+def rows_of(pattern: Stage, cuts: tuple[int, ...], position: int = 0) -> Rows:
+    """The same object for the same question, so that its tables are computed once."""
     return Rows(pattern, cuts, position)

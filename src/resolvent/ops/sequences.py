@@ -1,41 +1,56 @@
-"""Sequences within a call: packed one after another, or padded on the left."""
+"""How the rows of a call fall into sequences: packed one after another, or padded on the left. Checked here, once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-Integers = Sequence[int] | Tensor
+Indices = Sequence[int] | Tensor
 
 
-def checked_cuts(cu_seqlens: Integers, n: int) -> tuple[int, ...]:
-    """0 and the ends of packed sequences."""
-    cuts = integers("cu_seqlens", cu_seqlens)
+class Sequences(NamedTuple):
+    """What was checked: `cuts` are 0 and the ends of the sequences packed along N; rows before `starts` are padding."""
+
+    cuts: tuple[int, ...]
+    starts: tuple[int, ...] | None = None
+
+    @property
+    def packed(self) -> bool:
+        return len(self.cuts) > 2
+
+
+def checked_sequences(batch: int, n: int, cu_seqlens: Indices | None, start: Indices | None) -> Sequences:
+    """One sequence of n rows in each of the batch unless `cu_seqlens` or `start` says otherwise."""
+    if cu_seqlens is not None and start is not None:
+        raise ValueError("expected cu_seqlens (packed) or start (padded on the left), got both.")
+    if cu_seqlens is not None:
+        return Sequences(_cuts(cu_seqlens, n))
+    return Sequences((0, n), None if start is None else _starts(start, batch, n))
+
+
+def _cuts(cu_seqlens: Indices, n: int) -> tuple[int, ...]:
+    cuts = checked_integers("cu_seqlens", cu_seqlens)
     if len(cuts) < 2 or cuts[0] != 0 or cuts[-1] != n or any(after < before for before, after in pairwise(cuts)):
         raise ValueError(
-            f"expected cu_seqlens from 0 to N = {n}, never descending, such as [0, {n // 2}, {n}]; got {_shown(cuts)}."
+            f"expected cu_seqlens from 0 to N = {n}, never descending, such as [0, {n // 2}, {n}]; "
+            f"got {_abbreviated(cuts)}."
         )
     return tuple(cuts)
 
 
-def checked_starts(start: Integers, batch: int, n: int) -> list[int]:
-    """Where each sequence begins."""
-    starts = integers("start", start)
+def _starts(start: Indices, batch: int, n: int) -> tuple[int, ...]:
+    starts = checked_integers("start", start)
     if len(starts) != batch or any(not 0 <= s <= n for s in starts):
-        raise ValueError(f"expected start with B = {batch} numbers from 0 to N = {n}, got {_shown(starts)}.")
-    return starts
+        raise ValueError(f"expected start with B = {batch} numbers from 0 to N = {n}, got {_abbreviated(starts)}.")
+    return tuple(starts)
 
 
-def check_one_way(cu_seqlens: object, start: object) -> None:
-    if cu_seqlens is not None and start is not None:
-        raise ValueError("expected cu_seqlens (packed) or start (padded on the left), got both.")
-
-
-def integers(name: str, values: Integers) -> list[int]:
+def checked_integers(name: str, values: Indices) -> list[int]:
     listed = values.tolist() if isinstance(values, Tensor | np.ndarray) else list(values)
     listed = [int(v) if isinstance(v, np.integer) else v for v in listed] if isinstance(listed, list) else listed
     if not isinstance(listed, list) or not all(isinstance(v, int) and not isinstance(v, bool) for v in listed):
@@ -43,26 +58,34 @@ def integers(name: str, values: Integers) -> list[int]:
     return listed
 
 
-def to_the_front(tensors: tuple[Tensor, ...], begin: Tensor) -> tuple[Tensor, ...]:
+def to_front(tensors: tuple[Tensor, ...], starts: Tensor) -> tuple[Tensor, ...]:
     """(B, H, N, D) each: sequences moved to the front, so that a lattice starts with each; zeros follow it."""
     n = tensors[0].shape[2]
-    places = torch.arange(n, device=begin.device)
-    there = (places + begin[:, None]).clamp(max=n - 1)
-    inside = (places < n - begin[:, None])[:, None, :, None]
-    return tuple(torch.where(inside, _along(t, there), 0) for t in tensors)
+    rows = torch.arange(n, device=starts.device)
+    index = (rows + starts[:, None]).clamp(max=n - 1)
+    inside = (rows < n - starts[:, None])[:, None, :, None]
+    return tuple(torch.where(inside, _gather_rows(t, index), 0) for t in tensors)
 
 
-def back_to_their_places(y: Tensor, begin: Tensor) -> Tensor:
-    """What `to_the_front` moved, with zeros before it."""
-    places = torch.arange(y.shape[2], device=begin.device)
-    there = (places - begin[:, None]).clamp(min=0)
-    return torch.where((places >= begin[:, None])[:, None, :, None], _along(y, there), 0)
+def from_front(y: Tensor, starts: Tensor) -> Tensor:
+    """What `to_front` moved, back where it was, with zeros before it."""
+    rows = torch.arange(y.shape[2], device=starts.device)
+    index = (rows - starts[:, None]).clamp(min=0)
+    return torch.where((rows >= starts[:, None])[:, None, :, None], _gather_rows(y, index), 0)
 
 
-def _along(t: Tensor, index: Tensor) -> Tensor:
-    """Rows of each sequence, taken by (B, N) positions."""
+def zero_padding(t: Tensor, starts: tuple[int, ...] | None) -> Tensor:
+    """(B, H, N, D) with zeros before each sequence, whatever stands there."""
+    if starts is None or not any(starts):
+        return t
+    rows, begin = torch.arange(t.shape[2], device=t.device), torch.tensor(starts, device=t.device)
+    return torch.where((rows >= begin[:, None])[:, None, :, None], t, 0)
+
+
+def _gather_rows(t: Tensor, index: Tensor) -> Tensor:
+    """Rows of each sequence, by their (B, N) numbers."""
     return t.gather(2, index[:, None, :, None].expand(*t.shape[:2], index.shape[1], t.shape[-1]))
 
 
-def _shown(values: list[int]) -> str:
+def _abbreviated(values: list[int]) -> str:
     return str(values) if len(values) <= 12 else f"[{', '.join(map(str, values[:10]))}, …, {values[-1]}]"

@@ -1,18 +1,27 @@
-"""WHO reads whom: integers only. Patterns are frozen, hashable values that draw themselves."""
+"""Patterns: which past positions each token reads. Frozen, hashable values made of integers; `print` draws them."""
 
 from resolvent.patterns.cache_efficient import CacheEfficient
-from resolvent.patterns.errors import PatternError
+from resolvent.patterns.explicit import Explicit
+from resolvent.patterns.families import FAMILIES
+from resolvent.patterns.family import Family
+from resolvent.patterns.lifetimes import Lifetimes
+from resolvent.patterns.needs import Needs, Normalize
+from resolvent.patterns.pair import Pair
 from resolvent.patterns.pattern import Pattern
 from resolvent.patterns.spelling import (
-    FAMILIES,
     MODIFIERS,
     PAPER_STRUCTURES,
+    PatternLike,
+    as_pattern,
+    explicit,
     exponential,
+    pair,
     pattern,
     quadratic,
     strided,
     window,
 )
+from resolvent.patterns.stage import Stage
 from resolvent.patterns.strides import Strides
 from resolvent.patterns.translation_invariant import TranslationInvariant
 
@@ -21,11 +30,21 @@ __all__ = [
     "MODIFIERS",
     "PAPER_STRUCTURES",
     "CacheEfficient",
+    "Explicit",
+    "Family",
+    "Lifetimes",
+    "Needs",
+    "Normalize",
+    "Pair",
     "Pattern",
-    "PatternError",
+    "PatternLike",
+    "Stage",
     "Strides",
     "TranslationInvariant",
+    "as_pattern",
+    "explicit",
     "exponential",
+    "pair",
     "pattern",
     "quadratic",
     "strided",

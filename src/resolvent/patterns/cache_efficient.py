@@ -1,9 +1,9 @@
-"""Patterns that only read what the previous token still held, so that the cache stays about as small as one row.
+"""Patterns that only read positions the previous token still held, so the cache stays about as small as one row.
 
 Each position i - f(k) is rounded up to a multiple of a lattice step a_k. Written 1-based, as in docs/theory.md:
 
     a_0 = f(0),   a_{k+1} = a_k ceil((f(k+1) - f(k)) / a_k)            each step divides the next
-    S_i = { a_k ceil((i - f(k)) / a_k) : f(k) < i }                    lattice form: used to list and to test reads
+    S_i = { a_k ceil((i - f(k)) / a_k) : f(k) < i }                    lattice form: used to list and test reads
     j ∈ S_i  ⇔  0 < i - j ≤ L(j),   L(j) = f(sup{k : a_k | j})         lifetime form: used for life, cache and slots
 """
 
@@ -18,19 +18,19 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from resolvent.patterns.errors import PatternError, require_length, require_position, require_positions
-from resolvent.patterns.pattern import Mask, Pattern, spell
-from resolvent.patterns.strides import Contiguous, Generated, Integers, Strides, frozen
+from resolvent.patterns.checks import LARGEST_POSITION, require_length, require_position, require_positions
+from resolvent.patterns.pattern import Mask
+from resolvent.patterns.strided import Strided, spell
+from resolvent.patterns.strides import Contiguous, Integers, Strides, frozen, power_of_two
 
-# An infinite sequence whose gaps are bounded keeps some positions for ever. A finite look cannot prove that of a
-# function; it is taken as proven when, after this many levels, no gap at these far places exceeds the lattice step.
+# An infinite sequence with bounded gaps keeps some positions for ever. Finitely many values of a function cannot prove
+# that; it is assumed if, after this many levels, no gap far out (`Strides.far_gap`) exceeds the lattice step.
 _LEVELS_BEFORE_PROBING = 1 << 16
-_PROBES = [start + k for start in (2**20, 2**24, 2**30, 2**40) for k in range(64)]
 
 
 @final
-class CacheEfficient(Pattern):
-    """The cache-efficient version of the pattern with these strides."""
+class CacheEfficient(Strided):
+    """Token i reads the positions i - f(k), each rounded up to a position that the previous token still held."""
 
     @property
     def contiguous_columns(self) -> bool:
@@ -55,7 +55,7 @@ class CacheEfficient(Pattern):
         return len(self.sources(i))
 
     def allows(self, i: npt.ArrayLike, j: npt.ArrayLike) -> Mask:
-        """Bisects the levels, on which the rounded positions descend: the lattice form, not the lifetimes."""
+        """Bisect over the levels, along which the rounded positions decrease: the lattice form, not the lifetimes."""
         reader, source = np.broadcast_arrays(require_positions(i, "i") + 1, require_positions(j, "j") + 1)
         strides, steps = self._lattice.levels(int(reader.max(initial=1)))
         count = strides.searchsorted(reader)
@@ -67,41 +67,56 @@ class CacheEfficient(Pattern):
             low, high = np.where(above, middle + 1, low), np.where(above, high, np.minimum(high, middle))
         if len(strides) == 0:
             return np.zeros(reader.shape, dtype=np.bool_)
-        found = np.minimum(low, len(strides) - 1)
-        target = reader - strides[found]
-        return np.asarray((low < count) & (source >= 1) & (target + -target % steps[found] == source))
+        level = np.minimum(low, len(strides) - 1)
+        target = reader - strides[level]
+        return np.asarray((low < count) & (source >= 1) & (target + -target % steps[level] == source))
 
     def life(self, j: int) -> int | float:
-        found = self._lattice.class_of(require_position(j, "j") + 1)
-        return 0 if found is None else found.life
+        lifetime_class = self._lattice.class_of(require_position(j, "j") + 1)
+        return 0 if lifetime_class is None else lifetime_class.life
 
-    def lives(self, n: int) -> Integers:
+    def lives(self, n: int | str) -> Integers:
         n = require_length(n)
         lives = np.zeros(n, dtype=np.int64)
         for c in self._lattice.classes_within(n):
             lives[c.step - 1 :: c.step] = c.life
         return lives
 
-    def period(self, n: int) -> int:
+    def period(self, n: int | str) -> int:
         _, steps = self._lattice.levels(require_length(n))
         return int(steps[-1]) if len(steps) else 1
 
-    def slots(self, n: int) -> int:
+    def is_shifted(self, n: int) -> bool:
+        return self.period(n) == 1
+
+    def slots(self, n: int | str) -> int:
         last = require_length(n) - 1
         return sum(int(min(c.ring, c.count(last))) for c in self._lattice.classes(last + 1))
 
     def slot(self, j: int) -> int:
         return self._lattice.slot(require_position(j, "j") + 1)
 
+    def slots_of(self, positions: Integers) -> Integers:
+        return np.array([self.slot(int(j)) for j in positions], dtype=np.int64)
+
+    def last_readers(self, positions: Integers) -> Integers:
+        lives = [min(self.life(int(j)), LARGEST_POSITION) for j in positions]
+        return positions + np.array(lives, dtype=np.int64)
+
+    @property
+    def reuses_slots(self) -> bool:
+        return not self.is_dense
+
     def cache_efficient(self) -> CacheEfficient:
         return self
 
-    def __str__(self) -> str:
+    @property
+    def spelling(self) -> str:
         return spell(self.strides, self.direct, self.recurrent) + "+cache"
 
 
 @dataclass(frozen=True)
-class Class:
+class LifetimeClass:
     """The positions (1-based) divisible by `step` but not by the next class's step: all live equally long."""
 
     step: int
@@ -110,67 +125,59 @@ class Class:
     ring: int | float
 
     def count(self, last: int | float) -> int:
-        """How many of them are ≤ last."""
+        """The number of positions ≤ last in the class."""
         last = int(last)
         return last // self.step - (last // self.next_step if self.next_step else 0)
 
 
 class Lattice:
-    """The steps a_k, grouped into classes of equal step; grown as far as a question needs, then remembered."""
+    """The steps a_k, grouped into classes of equal step; extended on demand and cached."""
 
     def __init__(self, strides: Strides) -> None:
         self._strides = strides
         self._levels: tuple[int, Integers, Integers] = (0, *_steps(strides, 0))
-        self._classes: tuple[Class, ...] = ()
+        self._classes: tuple[LifetimeClass, ...] = ()
         self._complete = 0  # the classes of all positions below this are final
         self._slot_of: dict[tuple[int, int], int] = {}
 
-    @cached_property
-    def _largest_far_gap(self) -> int | float:
-        if not isinstance(self._strides, Generated):
-            return math.inf
-        value = self._strides.value
-        try:
-            return max(value(k + 1) - value(k) for k in _PROBES)
-        except (PatternError, OverflowError):  # too fast to evaluate there: anything but bounded
-            return math.inf
-
     def levels(self, i: int) -> tuple[Integers, Integers]:
-        """f(k) and a_k for all f(k) < i."""
+        """The strides f(k) < i and their steps a_k."""
         limit, strides, steps = self._levels
         if limit < i:
-            limit = 1 << max(i, 1024).bit_length()
+            limit = power_of_two(max(i, 1024))
             strides, steps = _steps(self._strides, limit)
             self._levels = (limit, strides, steps)
         count = strides.searchsorted(i)
         return strides[:count], steps[:count]
 
-    def classes(self, j: int) -> tuple[Class, ...]:
-        """The classes that positions ≤ j may belong to."""
+    def classes(self, j: int) -> tuple[LifetimeClass, ...]:
+        """The classes that positions ≤ j can belong to."""
         if self._complete <= j:
             self._grow(j)
         return tuple(c for c in self._classes if c.step <= j)
 
-    def classes_within(self, n: int) -> tuple[Class, ...]:
+    def classes_within(self, n: int) -> tuple[LifetimeClass, ...]:
         """The classes as n tokens see them: no level beyond n matters, so the last one is taken to end with n."""
         if isinstance(self._strides, Contiguous):
             reach = n if self._strides.size is None else min(self._strides.size, n)
-            return (Class(1, None, reach, reach),) if reach else ()
+            return (LifetimeClass(1, None, reach, reach),) if reach else ()
         return tuple(_classes(*self.levels(n), ended=True))
 
-    def class_of(self, j: int) -> Class | None:
+    def class_of(self, j: int) -> LifetimeClass | None:
         """The class of position j: the coarsest whose step divides it."""
         if self._complete <= j:
             self._grow(j)
-        found = None
+        coarsest = None
         for c in self._classes:
             if j % c.step:
                 break
-            found = c
-        return found
+            coarsest = c
+        return coarsest
 
     def slot(self, j: int) -> int:
-        """Rings of the classes, their slots numbered in the order in which a growing sequence first fills them.
+        """The cache slot of position j; -1 if it is never read.
+
+        Each class has a ring of slots; slots are numbered in the order in which a growing sequence first fills them.
 
         Class t needs as many slots as it has positions in a window of one lifetime, and reuses them in turn. The
         numbering does not depend on the sequence length, and n tokens fill exactly the first `slots(n)`.
@@ -191,7 +198,7 @@ class Lattice:
         return slot
 
     @staticmethod
-    def _multiplier(c: Class, turn: int) -> int:
+    def _multiplier(c: LifetimeClass, turn: int) -> int:
         """The (turn+1)-th positive integer that is not a multiple of next_step/step."""
         if c.next_step is None:
             return turn + 1
@@ -202,7 +209,7 @@ class Lattice:
         """Extend the levels until a step exceeds j, so that the class of every position ≤ j is known."""
         if isinstance(self._strides, Contiguous):
             life = math.inf if self._strides.size is None else self._strides.size
-            self._classes = (Class(1, None, life, life),) if life else ()
+            self._classes = (LifetimeClass(1, None, life, life),) if life else ()
             self._complete = 1 << 62
             return
         limit = max(j, 1024)
@@ -211,25 +218,25 @@ class Lattice:
             ended = self._strides.last is not None and self._strides.last < limit
             if ended or (len(steps) and steps[-1] > j):
                 break
-            if len(steps) > _LEVELS_BEFORE_PROBING and self._largest_far_gap <= steps[-1]:
+            if len(steps) > _LEVELS_BEFORE_PROBING and self._strides.far_gap <= steps[-1]:
                 break
             limit *= 4
-        found = _classes(strides, steps, ended)
+        classes = _classes(strides, steps, ended)
         if not ended and steps[-1] > j:
-            found.pop()  # its life is not known yet, and no position ≤ j belongs to it
-        self._classes = tuple(found)
-        self._complete = 1 << 62 if found and found[-1].next_step is None else max(j + 1, self._complete)
+            classes.pop()  # its life is not known yet, and no position ≤ j belongs to it
+        self._classes = tuple(classes)
+        self._complete = 1 << 62 if classes and classes[-1].next_step is None else max(j + 1, self._complete)
 
 
-def _classes(strides: Integers, steps: Integers, ended: bool) -> list[Class]:
-    """Levels of equal step make one class; the last one lives for ever unless the strides have ended."""
+def _classes(strides: Integers, steps: Integers, ended: bool) -> list[LifetimeClass]:
+    """Group levels of equal step into classes; the last class lives for ever unless the strides have ended."""
     starts = np.flatnonzero(np.diff(steps, prepend=0)).tolist()
-    found = []
+    classes = []
     for start, following in zip_longest(starts, starts[1:]):
         step, next_step = int(steps[start]), None if following is None else int(steps[following])
         life = math.inf if following is None and not ended else int(strides[-1 if following is None else following - 1])
-        found.append(Class(step, next_step, life, _ring(step, next_step, life)))
-    return found
+        classes.append(LifetimeClass(step, next_step, life, _ring(step, next_step, life)))
+    return classes
 
 
 def _ring(step: int, next_step: int | None, life: int | float) -> int | float:
@@ -245,7 +252,7 @@ def _ring(step: int, next_step: int | None, life: int | float) -> int | float:
 
 
 def _steps(strides: Strides, limit: int) -> tuple[Integers, Integers]:
-    """f(k) and a_k for all f(k) < limit."""
+    """The strides f(k) < limit and their steps a_k."""
     values = strides.below(limit)
     if isinstance(strides, Contiguous):
         return values, np.broadcast_to(np.int64(1), values.shape)

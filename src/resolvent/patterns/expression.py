@@ -7,18 +7,19 @@ import operator
 from collections.abc import Callable
 from functools import lru_cache
 
-from resolvent.patterns.errors import PatternError
+from resolvent.errors import PatternError
 
 ALLOWED = "integers, k, + - * // % **, parentheses, and min(…), max(…), abs(…)"
 
-# A stride beyond this is beyond any sequence; intermediate results may be somewhat larger, never astronomically so.
+# Strides beyond this exceed any sequence; intermediate results may be somewhat larger, within `_LARGEST_BITS`.
 LARGEST_STRIDE = 2**62
-_LARGEST_BITS = 4096
+_LARGEST_BITS = 1024
+_LONGEST_TEXT = 256  # characters
+_MOST_TERMS = 64  # numbers, k, operators and functions: what one stride costs
 
 _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
@@ -32,19 +33,33 @@ Function = Callable[[int], int]
 
 
 def canonical(text: str) -> str:
-    """The one spelling of an expression: no spaces, no needless parentheses."""
+    """The canonical spelling of an expression: no spaces, no redundant parentheses."""
     return ast.unparse(_tree(text)).replace(" ", "")
 
 
 @lru_cache(maxsize=256)
 def compile_expression(text: str) -> Function:
-    """A function of k from its text; anything outside the small grammar is refused."""
+    """Compile an expression to a function of k; anything outside the small grammar raises an error."""
     return _build(_tree(text), text)
 
 
 def _tree(text: str) -> ast.expr:
+    if len(text) > _LONGEST_TEXT:
+        raise PatternError(
+            f"an expression in k of {len(text):,} characters is too long: expected at most {_LONGEST_TEXT}, "
+            f"got '{text[:24]}…'."
+        )
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(text.strip(), mode="eval").body
+        terms = sum(isinstance(node, ast.expr) for node in ast.walk(tree))
+        if terms > _MOST_TERMS:
+            raise PatternError(
+                f"an expression in k of {terms} terms is too complex: expected at most {_MOST_TERMS}, "
+                f"got '{text[:24]}…'."
+            )
+        return tree
+    except PatternError:
+        raise
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise PatternError(
             f"cannot read {text!r} as an expression in k: expected {ALLOWED}, for example 'k**2+1'."
@@ -64,15 +79,18 @@ def _build(node: ast.expr, text: str) -> Function:
         case ast.BinOp(left=left, op=ast.Pow(), right=right):
             base, exponent = _build(left, text), _build(right, text)
             return lambda k: _power(base(k), exponent(k), text)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            one, other = _build(left, text), _build(right, text)
+            return lambda k: _product(one(k), other(k), text)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
             combine, first, second = _BINARY[type(op)], _build(left, text), _build(right, text)
             return lambda k: combine(first(k), second(k))
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS and arguments:
-            function, parts = _FUNCTIONS[name], [_build(argument, text) for argument in arguments]
-            if (len(parts) == 1) != (name == "abs"):
+            function, values = _FUNCTIONS[name], [_build(argument, text) for argument in arguments]
+            if (len(values) == 1) != (name == "abs"):
                 count = "one value" if name == "abs" else "two values or more"
-                raise PatternError(f"{name}(…) takes {count}, got {len(parts)} in {text!r}.")
-            return lambda k: function(*(part(k) for part in parts))
+                raise PatternError(f"{name}(…) takes {count}, got {len(values)} in {text!r}.")
+            return lambda k: function(*(value(k) for value in values))
     hint = _HINTS.get(type(node.op), "") if isinstance(node, ast.BinOp) else ""
     raise PatternError(f"{ast.unparse(node)!r} is not allowed in {text!r}: expected {ALLOWED}.{hint}")
 
@@ -80,6 +98,18 @@ def _build(node: ast.expr, text: str) -> Function:
 def _power(base: int, exponent: int, text: str) -> int:
     if exponent < 0:
         raise PatternError(f"negative power {base}**{exponent} in {text!r}: strides are integers.")
-    if max(base.bit_length(), 1) * exponent > _LARGEST_BITS:
-        raise PatternError(f"{text!r} grows past {_LARGEST_BITS} bits before it settles: use a slower expression.")
+    if base in (-1, 0, 1):  # which never grow
+        return base ** (exponent if base != -1 else exponent % 2) if exponent else 1
+    _check_bits(base.bit_length() * exponent, text)
     return int(base**exponent)
+
+
+def _product(one: int, other: int, text: str) -> int:
+    _check_bits(one.bit_length() + other.bit_length(), text)
+    return one * other
+
+
+def _check_bits(bits: int, text: str) -> None:
+    """No intermediate value is so long that a file could make arithmetic slow."""
+    if bits > _LARGEST_BITS:
+        raise PatternError(f"{text!r} grows past {_LARGEST_BITS} bits before it settles: use a slower expression.")

@@ -1,21 +1,25 @@
-"""What every pattern answers: who reads whom, for how long, and where a decoder keeps it.
+"""The interface of patterns: which positions a token reads, for how long they are read, and where they are cached.
 
 Positions are 0-based everywhere in the public interface. The mathematics of cache-efficient patterns is 1-based
-(docs/theory.md); `cache_efficient.py` shifts at its border and nowhere else.
+(docs/theory.md); only `cache_efficient.py` and `lifetimes.py` convert between the two.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from resolvent.patterns.errors import PatternError, require_length
-from resolvent.patterns.strides import Contiguous, Integers, Strides
+from resolvent.errors import PatternError
+from resolvent.patterns.checks import require_length
+from resolvent.patterns.needs import Needs, Normalize
+from resolvent.patterns.strides import Integers
 from resolvent.patterns.value import Value
+
+if TYPE_CHECKING:
+    from resolvent.patterns.stage import Stage
 
 Direct = Literal["all", "diagonal"]
 Part = Literal["reads", "a", "b"]
@@ -24,94 +28,185 @@ Mask = npt.NDArray[np.bool_]
 _LARGEST_MASK = 32_768
 
 
-@dataclass(frozen=True, repr=False)
 class Pattern(Value, ABC):
-    """Which past positions each token may read. Frozen and hashable; knows integers, no coefficients.
+    """Which past positions each token reads, without coefficients. Frozen and hashable; made by `resolvent.pattern`.
 
-    `A` acts on the readable positions and on the token itself when `direct == "all"`, on the token alone when
-    `direct == "diagonal"`. `B` acts on the readable positions when `recurrent`, and is zero otherwise.
+    Most are a single `Stage`: A and B read the same positions. A `Pair` has one for A and one for B.
+    Lengths `n` are integers, or strings such as `"128k"` or `"1M"`.
+
+    Attributes:
+        direct: "all" if A has entries on the readable positions and the diagonal, "diagonal" if on the diagonal only.
+        recurrent: Whether B has entries on the readable positions; otherwise B = 0.
+
+    >>> from resolvent.patterns import pattern
+    >>> print(pattern("exponential").draw(6))
+    exponential, 6 tokens: ■ A and B, □ A only, · not read
+    □
+    ■ □
+    ■ ■ □
+    · ■ ■ □
+    ■ · ■ ■ □
+    · ■ · ■ ■ □
     """
 
-    strides: Strides
-    direct: Direct = "all"
-    recurrent: bool = True
+    direct: Direct
+    recurrent: bool
 
     @property
     @abstractmethod
-    def contiguous_columns(self) -> bool:
-        """Whether every position is read by one unbroken run of later positions, from its successor on."""
-
-    def offsets(self, n: int) -> Integers:
-        """The strides f(k) < n that generate the pattern (for cache-efficient ones: before rounding)."""
-        return self.strides.below(require_length(n))
+    def stages(self) -> tuple[Stage, ...]:
+        """The patterns that the operator runs one after another: itself, or A's and then B's."""
 
     @abstractmethod
     def sources(self, i: int) -> Integers:
-        """The past positions that token i may read, ascending, without repeats."""
+        """The past positions that token i reads, ascending and distinct, shape (reads(i),).
 
-    @abstractmethod
-    def reads(self, i: int) -> int:
-        """How many past positions token i reads: `len(sources(i))`."""
+        >>> from resolvent.patterns import pattern
+        >>> pattern("exponential+cache").sources(20)
+        array([ 7, 15, 17, 18, 19])
+        """
 
     @abstractmethod
     def allows(self, i: npt.ArrayLike, j: npt.ArrayLike) -> Mask:
-        """Whether token i may read position j, elementwise over arrays of positions."""
+        """Whether token i reads position j, elementwise over broadcastable arrays of positions.
+
+        >>> from resolvent.patterns import pattern
+        >>> pattern("exponential").allows(20, [4, 5, 19])
+        array([ True, False,  True])
+        """
 
     @abstractmethod
-    def life(self, j: int) -> int | float:
-        """How many tokens on position j is last read: by token `j + life(j)`. `math.inf` if there is no last one."""
+    def lives(self, n: int | str) -> Integers:
+        """For all j < n the distance to the last token that reads j, shape (n,).
+
+        Capped at n, and exact as far as readers below n are concerned.
+        """
 
     @abstractmethod
-    def lives(self, n: int) -> Integers:
-        """`life(j)` for all j < n, exact as far as readers below n can tell and at most n."""
+    def with_diagonal_a(self) -> Pattern:
+        """The same pattern with A on the diagonal only."""
 
+    @property
     @abstractmethod
-    def period(self, n: int) -> int:
-        """The pattern on n tokens repeats when shifted by this many positions."""
+    def spelling(self) -> str:
+        """The text from which `resolvent.pattern` restores it: what files hold."""
 
-    @abstractmethod
-    def slots(self, n: int) -> int:
-        """How many slots a decoder needs for n tokens: every `slot(j)` that is read again lies below it."""
+    @property
+    def label(self) -> str:
+        """What tables and messages show, and `str`: its spelling, unless that is too long to read."""
+        return self.spelling
 
-    @abstractmethod
-    def slot(self, j: int) -> int:
-        """Where a decoder keeps position j, the same for every n; -1 if no later token reads j."""
+    @property
+    def limit(self) -> int | None:
+        """The longest sequence that it is defined for; None if there is none."""
+        return None
 
-    @abstractmethod
-    def cache_efficient(self) -> Pattern:
-        """The version that only reads what the previous token still held: `+cache`."""
+    def require_within(self, n: int) -> None:
+        """Raise an error if the pattern ends before n tokens."""
+        if self.limit is not None and n > self.limit:
+            raise PatternError(f"{self} is defined for {self.limit:,} tokens: expected at most as many, got {n:,}.")
 
-    def table(self, n: int) -> Integers:
-        """(n, W) readable positions of each token, nearest first, padded with -1: the layout of coefficients."""
+    @property
+    def has_spelling(self) -> bool:
+        """Whether `pattern(self.spelling)` restores it; not so if a Python function is part of it."""
+        return True
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every token reads every earlier one, in A and B alike."""
+        return False
+
+    @property
+    def is_first_order(self) -> bool:
+        """Whether each token reads the previous output only."""
+        return False
+
+    def is_shifted(self, n: int) -> bool:  # noqa: ARG002
+        """Whether the first n tokens all read at the same distances, which `offsets` then lists."""
+        return False
+
+    def offsets(self, n: int | str) -> Integers:  # noqa: ARG002
+        """The strides f(k) < n that generate the pattern (before rounding, for cache-efficient patterns).
+
+        >>> from resolvent.patterns import pattern
+        >>> pattern("quadratic").offsets(20)
+        array([ 1,  2,  5, 10, 17])
+        """
+        raise PatternError(f"{self} is not made of strides: expected a pattern such as 'quadratic'. Use sources(i).")
+
+    def slots(self, n: int | str) -> int:
+        """The number of cache slots needed to decode n tokens: of all stages.
+
+        >>> from resolvent.patterns import pattern
+        >>> pattern("exponential").slots("4k"), pattern("exponential+cache").slots("4k")
+        (4095, 12)
+        """
+        return sum(stage.slots(n) for stage in self.stages)
+
+    def reads(self, i: int) -> int:
+        """The number of past positions that token i reads: `len(sources(i))`."""
+        return len(self.sources(i))
+
+    def needs(self, normalize: Normalize = "gate") -> Needs:
+        """The tensors that an operator call with these options needs."""
+        return Needs.of_all([stage.needs(normalize) for stage in self.stages])
+
+    def occupancy(self, n: int | str) -> Integers:
+        """The number of positions held when token i is decoded, for each i < n, shape (n,)."""
+        return live_counts(self.lives(n))
+
+    def total_reads(self, n: int | str) -> int:
+        """The sum of `reads(i)` over i < n."""
+        return sum(self.reads(i) for i in range(require_length(n)))
+
+    def widest_row(self, n: int | str) -> int:
+        """The largest number of positions that one of the first n tokens reads."""
+        return max(self.reads(i) for i in range(require_length(n)))
+
+    def nonzeros(self, n: int | str) -> tuple[int, int]:
+        """The number of non-zeros of A (diagonal included) and of B on n tokens."""
         n = require_length(n)
-        rows = [self.sources(i)[::-1] for i in range(n)]
-        table = np.full((n, max(map(len, rows))), -1, dtype=np.int64)
-        for i, row in enumerate(rows):
-            table[i, : len(row)] = row
-        return table
+        a = sum(stage.total_reads(n) for stage in self.stages if stage.direct == "all")
+        return n + a, sum(stage.total_reads(n) for stage in self.stages if stage.recurrent)
 
-    def mask(self, n: int, part: Part = "reads") -> Mask:
-        """(n, n) booleans: `mask[i, j]` where i reads j; `part` "a" or "b" for the non-zeros of A or B."""
+    def mask(self, n: int | str, part: Part = "reads") -> Mask:
+        """The pattern as a boolean matrix.
+
+        Args:
+            n: Sequence length, at most 32,768.
+            part: "reads" for the positions read, "a" or "b" for the non-zeros of A or B.
+
+        Returns:
+            Shape (n, n); entry [i, j] is True if token i reads position j.
+
+        >>> from resolvent.patterns import pattern
+        >>> pattern("order:2").mask(4).astype(int)
+        array([[0, 0, 0, 0],
+               [1, 0, 0, 0],
+               [1, 1, 0, 0],
+               [0, 1, 1, 0]])
+        """
         n = require_length(n)
+        self.require_within(n)
         if n > _LARGEST_MASK:
             raise PatternError(
                 f"mask(n) is an n × n array: expected n ≤ {_LARGEST_MASK:,}, got {n:,}. "
-                f"Ask sources(i) for one row, or allows(i, j) for single entries."
+                f"Use sources(i) for one row, or allows(i, j) for single entries."
             )
         if part not in ("reads", "a", "b"):
             raise PatternError(f"expected part 'reads', 'a' or 'b', got {part!r}.")
         mask = np.zeros((n, n), dtype=np.bool_)
-        if (part == "b" and not self.recurrent) or (part == "a" and self.direct == "diagonal"):
-            pass
-        else:
-            for i in range(n):
-                mask[i, self.sources(i)] = True
+        for stage in self.stages:
+            if part == "reads" or (stage.direct == "all" if part == "a" else stage.recurrent):
+                for i in range(n):
+                    mask[i, stage.sources(i)] = True
         if part == "a":
             np.fill_diagonal(mask, True)
         return mask
 
-    def draw(self, n: int = 16) -> str:
-        """The first n rows as text: a row is a token, a column a position it may read."""
+    def draw(self, n: int | str = 16) -> str:
+        """Draw the first n rows as text: rows are tokens, columns the positions they may read."""
+        n = require_length(n)
         both, direct, feedback, nothing = "■", "□", "◆", "·"
         a, b = self.mask(n, "a"), self.mask(n, "b")
         cells = np.where(a & b, both, np.where(a, direct, np.where(b, feedback, nothing)))
@@ -120,18 +215,24 @@ class Pattern(Value, ABC):
         shown = ", ".join(f"{mark} {meaning}" for mark, meaning in legend if mark in cells)
         return "\n".join([f"{self}, {n} tokens: {shown}", *(" ".join(row).rstrip() for row in cells)])
 
+    def __str__(self) -> str:
+        return self.label
+
     def __repr__(self) -> str:
         return f"pattern('{self}')"
 
 
-def spell(strides: Strides, direct: Direct, recurrent: bool) -> str:
-    """The one name of a translation-invariant pattern, as `resolvent.pattern` reads it."""
-    match strides, direct, recurrent:
-        case Contiguous(size=None), "all", False:
-            return "attention"
-        case Contiguous(size=int(size)), "all", False:
-            return f"local:{size + 1}"
-        case Contiguous(size=1), "diagonal", True:
-            return "first-order"
-    diagonal = "+diagonal" if direct == "diagonal" else ""
-    return strides.spelling + diagonal + ("" if recurrent else "+attention")
+def live_counts(lives: Integers) -> Integers:
+    """The number of live positions at each token, if position j is read by the `lives[j]` tokens after it."""
+    n = len(lives)
+    change = np.zeros(n + 1, dtype=np.int64)
+    change[1:] += (lives > 0).astype(np.int64)
+    dies = np.arange(n) + lives + 1
+    change -= np.bincount(dies[(dies <= n) & (lives > 0)], minlength=n + 1)[: n + 1]
+    counts: Integers = np.cumsum(change)[:n]
+    return counts
+
+
+def modifiers(direct: Direct, recurrent: bool) -> str:
+    """How a spelling says that A or B has fewer entries than the pattern allows."""
+    return ("+diagonal" if direct == "diagonal" else "") + ("" if recurrent else "+attention")

@@ -1,4 +1,4 @@
-"""One spelling of a pattern everywhere: Python, command line, config files, saved models."""
+"""Parse the spelling of a pattern, which is the same in Python, on the command line, in configs and in saved models."""
 
 from __future__ import annotations
 
@@ -6,22 +6,16 @@ import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 
-from resolvent.patterns.errors import PatternError, closest
-from resolvent.patterns.pattern import Pattern
-from resolvent.patterns.strides import Contiguous, Formula, Listed, Rule, Strides, check_birth
+from resolvent.errors import PatternError, closest, shortened
+from resolvent.patterns.explicit import Explicit
+from resolvent.patterns.families import FAMILIES
+from resolvent.patterns.pair import pair as join
+from resolvent.patterns.pattern import Direct, Pattern
+from resolvent.patterns.stage import Stage
+from resolvent.patterns.strides import Formula, FunctionStrides, Listed, check_first_values
+from resolvent.patterns.table import reads_of
 from resolvent.patterns.translation_invariant import TranslationInvariant
 
-FAMILIES = {
-    "attention": "every past position, no feedback",
-    "local:w": "the last w positions (itself included), no feedback",
-    "first-order": "feedback from the previous output only; A on the diagonal: a diagonal SSM",
-    "order:k": "the last k positions",
-    "dense": "every past position",
-    "exponential": "1, 2, 4, 8, … back",
-    "quadratic": "1, 2, 5, 10, 17, … back (k²+1)",
-    "stride:EXPR": "f(0), f(1), … back, for any increasing expression in k, such as k**3+1",
-    "offsets:LIST": "exactly these distances back, such as 1,2,5",
-}
 MODIFIERS = {
     "+cache": "round every read to a position the previous token still held: the cache stays small",
     "+attention": "no feedback (B = 0)",
@@ -41,13 +35,36 @@ PAPER_STRUCTURES = (
 
 _SUFFIXES = re.compile(r"((?:\+(?:cache|attention|diagonal))*)$")
 _REPR = re.compile(r"pattern\('(.*)'\)")
+_SLASH = re.compile(r"(?<!/)/(?!/)")  # between A and B; strides have //, and a division by mistake is no pair
 
 
-def pattern(spec: str | Pattern | Callable[[int], int]) -> Pattern:
-    """A pattern from its spelling, such as `"exponential+cache"`, or from a function k ↦ stride.
+_SHORT = 4096  # characters of a spelling that is not a table
+_SHOWN = 48  # characters of it in messages
+
+PatternLike = str | Pattern | Callable[[int], int]
+
+
+def pattern(spec: PatternLike) -> Pattern:
+    """Make a pattern from its spelling, or from a function of k.
+
+    Args:
+        spec: A spelling such as `"exponential+cache"` (`resolvent patterns` lists them), two of them as `"A/B"` where A
+            and B read different positions, a strictly increasing function from k = 0, 1, … to the k-th stride, or a
+            pattern, which is returned unchanged.
+
+    Returns:
+        The pattern: a frozen, hashable value. `str(pattern)` is its spelling.
 
     >>> pattern("stride:k**3+1+cache").sources(30)
-    array([ 6, 20, 27, 28, 29])
+    array([20, 27, 28, 29])
+    >>> pattern(lambda k: 3**k).sources(30)
+    array([ 3, 21, 27, 29])
+    >>> print(pattern("local:3/first-order").draw(4))
+    local:3/first-order, 4 tokens: ■ A and B, □ A only, · not read
+    □
+    ■ □
+    □ ■ □
+    · □ ■ □
     """
     if isinstance(spec, Pattern):
         return spec
@@ -55,108 +72,179 @@ def pattern(spec: str | Pattern | Callable[[int], int]) -> Pattern:
         return strided(spec)
     if not isinstance(spec, str):
         raise PatternError(f"expected a pattern, its name or a function of k, got {type(spec).__name__}. {_menu()}")
-    return _read(spec)
+    return _read(spec) if len(spec) <= _SHORT else _read_long(spec)
 
 
-@lru_cache(maxsize=256)  # decoding asks by name for every token; what a pattern has worked out is then kept, too
+as_pattern = pattern  # for functions with an argument named pattern
+
+
+@lru_cache(maxsize=256)  # decoding may parse a spelling per token; the pattern's cached results are then kept, too
 def _read(spec: str) -> Pattern:
     text = spec.strip()
     if match := _REPR.fullmatch(text):
         text = match[1]
+    sides = [side.strip() for side in _SLASH.split(text)]
+    if len(sides) == 2 and sides[0].startswith("stride:") and sides[1].partition(":")[0] not in _names():
+        return _stage(text, spec)  # which says how a division is written
+    if len(sides) > 2:
+        raise PatternError(
+            f"{shortened(spec)} has {len(sides)} sides: expected one pattern, or 'A/B' with one for each matrix."
+        )
+    if not all(sides) and len(sides) == 2:
+        raise PatternError(f"{shortened(spec)} has one side: expected 'A/B', for example 'attention/first-order'.")
+    patterns = [_stage(side, spec) for side in sides]
+    return patterns[0] if len(patterns) == 1 else join(*patterns)
+
+
+_read_long = lru_cache(maxsize=8)(_read.__wrapped__)  # tables of megabytes
+
+
+def _names() -> set[str]:
+    """What a spelling starts with, before a colon: families, also with modifiers."""
+    return {name + end for name in FAMILIES for end in ("", *MODIFIERS)}
+
+
+def _stage(text: str, spec: str) -> Stage:
     suffixes = _SUFFIXES.search(text)
     assert suffixes is not None  # the expression also matches nothing
     modifiers = set(suffixes[1].split("+")[1:])
-    found = _family(text[: suffixes.start()], spec)
-    if "attention" in modifiers or "diagonal" in modifiers:
-        direct = "diagonal" if "diagonal" in modifiers else found.direct
-        recurrent = found.recurrent and "attention" not in modifiers
-        if direct == "diagonal" and not recurrent:
-            raise PatternError(f"{spec!r} reads nothing but itself: without feedback, A must have its offsets.")
-        found = TranslationInvariant(found.strides, direct, recurrent)
-    return found.cache_efficient() if "cache" in modifiers else found
+    plain = _family(text[: suffixes.start()], text, spec)
+    direct: Direct = "diagonal" if "diagonal" in modifiers else plain.direct
+    recurrent = plain.recurrent and "attention" not in modifiers
+    if direct == "diagonal" and not recurrent:
+        raise PatternError(f"{shortened(text)} reads nothing but itself: without feedback, A must have its offsets.")
+    modified = plain.modified(direct, recurrent)
+    return modified.cache_efficient() if "cache" in modifiers else modified
+
+
+def pair(a: PatternLike, b: PatternLike) -> Pattern:
+    """The pattern with the A of the one and the B of the other. Same as `pattern("A/B")`.
+
+    Args:
+        a: What A reads: a pattern, its spelling or a function of k.
+        b: What B reads.
+
+    Returns:
+        The pattern, which is of one stage where that says it: `pair("dense", "dense")` is `dense`.
+
+    >>> pair("attention", "first-order")
+    pattern('attention/first-order')
+    """
+    return join(pattern(a), pattern(b))
+
+
+def explicit(rows: object, n: int | str | None = None, *, direct: Direct = "all", recurrent: bool = True) -> Pattern:
+    """Make a pattern from the positions that each token reads.
+
+    Args:
+        rows: A function from a token i to the earlier positions that it reads; compressed rows `(starts, positions)`
+            with token i reading `positions[starts[i]:starts[i + 1]]`; or a boolean mask of shape (n, n), True where
+            token i (row) reads position j (column). A token always sees itself: the diagonal of a mask is ignored.
+        n: Number of tokens. A function with n is listed once, so that files can hold the pattern and its cache is as
+            small as it can be; without n it has no end, and its cache keeps everything.
+        direct: "all" if A reads these positions, "diagonal" if A is diagonal.
+        recurrent: Whether B reads them.
+
+    Returns:
+        The pattern. Equal tables make equal patterns.
+
+    >>> explicit(lambda i: [i // 2] if i else [], n=8).sources(7)
+    array([3])
+    """
+    if direct == "diagonal" and not recurrent:
+        raise PatternError("the pattern reads nothing but itself: without feedback, A must have its offsets.")
+    return Explicit(reads_of(rows, n), direct, recurrent)
 
 
 def window(w: int) -> Pattern:
-    """Local attention over the last w positions, itself included: `local:w`."""
+    """Local attention: each token reads the last w positions, itself included; no feedback. Same as `local:w`.
+
+    Args:
+        w: Window size ≥ 1.
+
+    Returns:
+        The pattern.
+
+    >>> window(4).sources(10)
+    array([7, 8, 9])
+    """
     return pattern(f"local:{w}")
 
 
 def exponential() -> Pattern:
-    """Strides 2^k: O(log n) reads per token."""
+    """Strides 1, 2, 4, 8, …: O(log n) reads per token. Same as `pattern("exponential")`.
+
+    Returns:
+        The pattern.
+
+    >>> exponential().sources(20)
+    array([ 4, 12, 16, 18, 19])
+    """
     return pattern("exponential")
 
 
 def quadratic() -> Pattern:
-    """Strides k²+1: O(√n) reads per token."""
+    """Strides k²+1 = 1, 2, 5, 10, …: O(√n) reads per token. Same as `pattern("quadratic")`.
+
+    Returns:
+        The pattern.
+
+    >>> quadratic().sources(20)
+    array([ 3, 10, 15, 18, 19])
+    """
     return pattern("quadratic")
 
 
-def strided(rule: str | Callable[[int], int] | Iterable[int]) -> Pattern:
-    """Strides from an expression in k, a function of k, or a list."""
-    if isinstance(rule, str):
-        return TranslationInvariant(Formula.parse(rule))
-    if callable(rule):
-        strides = Rule(rule)
-        check_birth(strides, strides.spelling)
-        return TranslationInvariant(strides)
-    return TranslationInvariant(Listed(tuple(int(value) for value in rule)))
+def strided(strides: str | Callable[[int], int] | Iterable[int]) -> Pattern:
+    """Make a recurrent pattern from its strides.
+
+    Args:
+        strides: An expression in k such as `"k**3+1"`, a function of k, or a list. Strictly increasing, ≥ 1.
+
+    Returns:
+        The pattern in which token i reads the positions i - stride ≥ 0.
+
+    >>> strided([1, 4, 9]).sources(10)
+    array([1, 6, 9])
+    """
+    if isinstance(strides, str):
+        return TranslationInvariant(Formula.parse(strides))
+    if callable(strides):
+        generated = FunctionStrides(strides)
+        check_first_values(generated, generated.spelling)
+        return TranslationInvariant(generated)
+    return TranslationInvariant(Listed(tuple(int(value) for value in strides)))
 
 
-def _family(text: str, spec: str) -> TranslationInvariant:
+def _family(text: str, side: str, spec: str) -> Stage:
     name, colon, argument = text.partition(":")
-    match name, bool(colon):
-        case "attention", False:
-            return TranslationInvariant(Contiguous(None), recurrent=False)
-        case "dense", False:
-            return TranslationInvariant(Contiguous(None))
-        case "first-order", False:
-            return TranslationInvariant(Contiguous(1), direct="diagonal")
-        case "exponential", False:
-            return TranslationInvariant(Formula.parse("2**k"))
-        case "quadratic", False:
-            return TranslationInvariant(Formula.parse("k**2+1"))
-        case "local", True:
-            return TranslationInvariant(Contiguous(_size(argument, spec) - 1), recurrent=False)
-        case "order", True:
-            return TranslationInvariant(Contiguous(_size(argument, spec)))
-        case "stride", True:
-            if re.fullmatch(r"\s*<.*>\s*", argument):
-                raise PatternError(f"{spec!r} names a Python function: pass the function itself to pattern(…).")
-            return TranslationInvariant(Formula.parse(argument))
-        case "offsets", True:
-            return TranslationInvariant(_offsets(argument, spec))
-    raise PatternError(f"unknown pattern {spec!r}.{_suggest(name, spec)} {_menu()}")
+    family = FAMILIES.get(name)
+    if family is None or (bool(colon) != bool(family.argument) and (colon or not family.default)):
+        within = "" if side == spec.strip() else f" in {shortened(spec)}"
+        raise PatternError(f"unknown pattern {shortened(side)}{within}.{_suggest(name, side)}")
+    return family.make(argument if colon else family.default)
 
 
-def _size(argument: str, spec: str) -> int:
-    if not re.fullmatch(r"\s*[0-9]+\s*", argument) or int(argument) < 1:
-        name = spec.partition(":")[0]
-        raise PatternError(f"{spec!r} needs a size: expected an integer ≥ 1 as in '{name}:8', got {argument!r}.")
-    return int(argument)
-
-
-def _offsets(argument: str, spec: str) -> Strides:
-    parts = [part.strip() for part in argument.split(",")]
-    if not all(re.fullmatch(r"-?[0-9]+", part) for part in parts):
-        raise PatternError(
-            f"{spec!r}: expected integers with commas between them, as in 'offsets:1,2,5', got {argument!r}."
+def _suggest(name: str, side: str) -> str:
+    if name in FAMILIES:
+        family = FAMILIES[name]
+        return (
+            f" It takes a value, for example '{family.sample}'."
+            if family.argument
+            else f" '{name}' takes no value after a colon."
         )
-    return Listed(tuple(map(int, parts)))
-
-
-def _suggest(name: str, spec: str) -> str:
-    examples = {"local": "local:8", "order": "order:8", "stride": "stride:k**3+1", "offsets": "offsets:1,2,5"}
-    plain = [family for family in FAMILIES if ":" not in family]
-    if name in examples:
-        return f" It takes a value, for example '{examples[name]}'."
-    if name in plain:
-        return f" '{name}' takes no value after a colon."
     stem, plus, modifier = name.partition("+")
-    if stem in plain and plus:
-        near = closest(f"+{modifier}", MODIFIERS).replace("'+", f"'{stem}+")
-        return f" '+{modifier}' is not a modifier.{near}"
-    return closest(spec, [family + end for family in (*plain, *examples.values()) for end in ("", *MODIFIERS)])
+    if plus and stem in FAMILIES and not FAMILIES[stem].argument:
+        near = closest(f"+{modifier[:_SHOWN]}", MODIFIERS).replace("'+", f"'{stem}+")
+        return f" {shortened(f'+{modifier}')} is not a modifier: expected {' or '.join(MODIFIERS)}.{near}"
+    samples = [family.sample for family in FAMILIES.values()] + [name for name, f in FAMILIES.items() if f.default]
+    near = closest(side[:_SHOWN], [sample + end for sample in samples for end in ("", *MODIFIERS)])
+    return f"{near} {_menu()}"
 
 
 def _menu() -> str:
-    return "Expected one of " + ", ".join(FAMILIES) + ", each optionally followed by " + " or ".join(MODIFIERS) + "."
+    names = ", ".join(family.signature for family in FAMILIES.values() if not family.source)
+    return (
+        f"Expected one of {names}, or others that 'resolvent patterns' lists, with {' or '.join(MODIFIERS)} after it; "
+        "or two as A/B."
+    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import count, pairwise
@@ -13,14 +16,26 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from resolvent.patterns.errors import PatternError, is_integer
+from resolvent.errors import PatternError, is_integer
 from resolvent.patterns.expression import LARGEST_STRIDE, canonical, compile_expression
 from resolvent.patterns.value import Value
 
 Integers = npt.NDArray[np.int64]
 
-_CHECKED_AT_BIRTH = 64
-_MOST_STRIDES = 1 << 24
+_CHECKED_VALUES = 64
+_PROBES = [start + k for start in (2**20, 2**24, 2**30, 2**40) for k in range(64)]  # far out
+_MOST_STRIDES: ContextVar[int] = ContextVar("most strides", default=1 << 24)
+_SHARED = 1 << 20  # positions up to which rows are views of one shared array
+
+
+@contextmanager
+def listing_at_most(strides: int) -> Iterator[None]:
+    """Raise an error where more strides than this would be listed: for patterns and lengths that a file claims."""
+    token = _MOST_STRIDES.set(strides)
+    try:
+        yield
+    finally:
+        _MOST_STRIDES.reset(token)
 
 
 class Strides(Value, ABC):
@@ -29,16 +44,21 @@ class Strides(Value, ABC):
     @property
     @abstractmethod
     def spelling(self) -> str:
-        """How the command line and config files write it."""
+        """The text that command line and config files use."""
 
     @property
     @abstractmethod
     def last(self) -> int | None:
-        """The largest stride, or None when there is none. 0 when there are no strides at all."""
+        """The largest stride; None for an infinite sequence, 0 for an empty one."""
 
     @abstractmethod
     def below(self, limit: int) -> Integers:
         """All strides < limit, ascending. A read-only view: no copy is made."""
+
+    @property
+    def far_gap(self) -> int | float:
+        """The largest gap between neighbors far out; infinite if it is not known to be bounded."""
+        return math.inf
 
     def __contains__(self, distance: int) -> bool:
         strides = self.below(distance + 1)
@@ -48,7 +68,7 @@ class Strides(Value, ABC):
 @final
 @dataclass(frozen=True)
 class Contiguous(Strides):
-    """Every distance from 1 to `size`; every distance there is when `size` is None."""
+    """Every distance from 1 to `size`, or every distance if `size` is None."""
 
     size: int | None
 
@@ -64,8 +84,9 @@ class Contiguous(Strides):
         return counting(self._reach(limit - 1) + 1)[1:]
 
     def sources(self, i: int) -> Integers:
-        """The positions within reach before i."""
-        return counting(i)[i - self._reach(i) :]
+        """The positions within reach of position i, ascending."""
+        reach = self._reach(i)
+        return counting(i)[i - reach :] if i <= max(_SHARED, 2 * reach) else frozen(np.arange(i - reach, i))
 
     def _reach(self, most: int) -> int:
         return max(most if self.size is None else min(most, self.size), 0)
@@ -74,7 +95,7 @@ class Contiguous(Strides):
 @final
 @dataclass(frozen=True)
 class Listed(Strides):
-    """Strides written out one by one."""
+    """An explicit list of strides."""
 
     values: tuple[int, ...]
 
@@ -102,18 +123,25 @@ class Listed(Strides):
 
 
 class Generated(Strides):
-    """An infinite sequence computed one value at a time, and remembered as far as it was needed."""
+    """An infinite sequence, computed value by value and cached as far as it is needed."""
 
     @abstractmethod
     def value(self, k: int) -> int:
-        """f(k)."""
+        """The stride f(k)."""
 
     @property
     def last(self) -> None:
         return None
 
+    @cached_property
+    def far_gap(self) -> int | float:
+        try:
+            return max(self.value(k + 1) - self.value(k) for k in _PROBES)
+        except (PatternError, OverflowError):  # grows too fast to evaluate there: not bounded
+            return math.inf
+
     def below(self, limit: int) -> Integers:
-        known = _generate(self, 1 << max(limit, 1024).bit_length())
+        known = _generate(self, power_of_two(max(limit, 1024)))
         return known[: known.searchsorted(limit)]
 
 
@@ -123,14 +151,14 @@ NAMED = {"2**k": "exponential", "k**2+1": "quadratic"}
 @final
 @dataclass(frozen=True)
 class Formula(Generated):
-    """Strides from an integer expression in k. Use `Formula.parse`, which checks and normalises the text."""
+    """Strides from an integer expression in k. Use `Formula.parse`, which checks and normalizes the text."""
 
     text: str
 
     @classmethod
     def parse(cls, text: str) -> Formula:
         formula = cls(canonical(text))
-        check_birth(formula, f"stride:{formula.text}")
+        check_first_values(formula, f"stride:{formula.text}")
         return formula
 
     @property
@@ -150,8 +178,8 @@ class Formula(Generated):
 
 @final
 @dataclass(frozen=True)
-class Rule(Generated):
-    """Strides from a Python function of k. Equal only to a rule with the very same function."""
+class FunctionStrides(Generated):
+    """Strides from a Python function of k. Equal only to strides with the same function object."""
 
     function: Callable[[int], int]
 
@@ -166,12 +194,14 @@ class Rule(Generated):
         return int(value)
 
 
-def check_birth(strides: Generated, name: str) -> None:
-    """Look at the first values at once, so that a bad sequence fails where it is written down."""
+def check_first_values(strides: Generated, name: str) -> None:
+    """Check the first values immediately, so that an invalid sequence fails where it is defined."""
     values: list[int] = []
-    for k in range(_CHECKED_AT_BIRTH):
+    for k in range(_CHECKED_VALUES):
         values.append(strides.value(k))
         check_increasing(values[-2:], name, k)
+        if values[0] > LARGEST_STRIDE:
+            raise PatternError(f"{name[:40]!r} reads nothing within any sequence: expected f(0) ≤ 2**62.")
         if values[-1] > LARGEST_STRIDE:
             break
 
@@ -196,26 +226,42 @@ def check_increasing(values: tuple[int, ...] | list[int], name: str, k: int | No
 @lru_cache(maxsize=64)
 def _generate(strides: Generated, limit: int) -> Integers:
     values: list[int] = []
-    value_of, before = strides.value, 0
+    value_of, before, most = strides.value, 0, _MOST_STRIDES.get()
     for k in count():
         value = value_of(k)
         if value <= before:
             check_increasing([before, value] if k else [value], strides.spelling, k)
         if value >= limit:
             break
+        if value >= 2 * LARGEST_STRIDE:  # which arrays do not hold
+            raise PatternError(
+                f"{strides.spelling} has strides of 2**63 and more below {limit}: use shorter sequences."
+            )
         values.append(value)
         before = value
-        if k == _MOST_STRIDES:
-            raise PatternError(
-                f"{strides.spelling} has more than {_MOST_STRIDES:,} strides below {limit:,}: too many to list. "
-                f"Ask about shorter sequences."
-            )
+        if k == most:
+            require_few(k + 1, strides, limit)
     return frozen(np.array(values, dtype=np.int64))
 
 
+def require_few(number: int, strides: Strides, limit: int) -> None:
+    """Raise an error if so many strides below the limit are too many to list."""
+    most = _MOST_STRIDES.get()
+    if number > most:
+        raise PatternError(
+            f"{strides.spelling} has more than {most:,} strides below {limit:,}: too many to list. "
+            f"Use shorter sequences."
+        )
+
+
+def power_of_two(size: int) -> int:
+    """The least power of two that is at least this: so far lists are made, so that few of them serve all sizes."""
+    return 1 << (size - 1).bit_length()
+
+
 def counting(size: int) -> Integers:
-    """0, 1, …, size-1 as a view of one shared read-only array."""
-    return _counting(1 << max(size, 1024).bit_length())[:size]
+    """The integers 0 to size - 1 as a view of one shared read-only array."""
+    return _counting(power_of_two(max(size, 1024)))[:size]
 
 
 @lru_cache(maxsize=2)
@@ -224,6 +270,6 @@ def _counting(size: int) -> Integers:
 
 
 def frozen(array: Integers) -> Integers:
-    """The same array, made read-only because it is shared."""
+    """Make an array read-only, because it is shared, and return it."""
     array.setflags(write=False)
     return array

@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from resolvent.patterns.cache_efficient import CacheEfficient
-from resolvent.patterns.errors import require_length, require_position, require_positions
-from resolvent.patterns.pattern import Mask, Pattern, spell
+from resolvent.patterns.checks import LARGEST_POSITION, require_length, require_position, require_positions
+from resolvent.patterns.pattern import Mask
+from resolvent.patterns.strided import Strided, spell
 from resolvent.patterns.strides import Contiguous, Integers
 
 
 @final
-class TranslationInvariant(Pattern):
+class TranslationInvariant(Strided):
     """Token i reads the positions i - f(k) ≥ 0."""
 
     @property
@@ -45,16 +46,19 @@ class TranslationInvariant(Pattern):
         require_position(j, "j")
         return math.inf if self.strides.last is None else self.strides.last
 
-    def lives(self, n: int) -> Integers:
+    def lives(self, n: int | str) -> Integers:
         n = require_length(n)
         last = self.strides.last
         return np.full(n, n if last is None else min(last, n), dtype=np.int64)
 
-    def period(self, n: int) -> int:
+    def period(self, n: int | str) -> int:
         require_length(n)
         return 1
 
-    def slots(self, n: int) -> int:
+    def is_shifted(self, n: int) -> bool:  # noqa: ARG002
+        return True
+
+    def slots(self, n: int | str) -> int:
         n = require_length(n)
         last = self.strides.last
         return n - 1 if last is None else min(last, n - 1)
@@ -66,8 +70,20 @@ class TranslationInvariant(Pattern):
             return j
         return j % last if last > 0 else -1
 
+    def slots_of(self, positions: Integers) -> Integers:
+        last = self.strides.last
+        return np.array(positions) if last is None else positions % max(last, 1)
+
+    def last_readers(self, positions: Integers) -> Integers:
+        return positions + np.int64(min(self.life(0), LARGEST_POSITION))
+
+    @property
+    def reuses_slots(self) -> bool:
+        return self.strides.last is not None
+
     def cache_efficient(self) -> CacheEfficient:
         return CacheEfficient(self.strides, self.direct, self.recurrent)
 
-    def __str__(self) -> str:
+    @property
+    def spelling(self) -> str:
         return spell(self.strides, self.direct, self.recurrent)

@@ -1,13 +1,12 @@
-"""Values: equal when their fields are, whatever they have worked out since."""
+"""Base class of frozen dataclasses that cache results."""
 
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
 
 
 class Value:
-    """Base of frozen dataclasses that remember results: copies and pickles carry the fields alone."""
+    """Base of frozen dataclasses with cached properties: copies and pickles contain the fields only."""
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]

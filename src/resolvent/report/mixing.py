@@ -1,9 +1,9 @@
-"""What a trained layer does with a text: pictures of A, B and T, and tables of its diagnostics."""
+"""What a trained layer does with a text: figures of A, B and T, and a table of diagnostics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import matplotlib
 import numpy as np
@@ -15,16 +15,18 @@ from rich.table import Table
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from resolvent.model.diagnostics import LayerDiagnostics
+
     Matrix = npt.NDArray[np.float64]
 
 _INK = "#1b1f24"
-_NAMED = 40  # tokens up to which each is written at the axes
+_MOST_LABELS = 40  # tokens up to which the axes are labeled
 
 
 def mixing_figure(
     a: Matrix, b: Matrix, t: Matrix, spectrum: Sequence[float], tokens: Sequence[str], title: str
 ) -> Figure:
-    """A, B and T = (I - B)^-1 A of one head, and how often what arrives was fed back. Row: who reads; column: whom."""
+    """A, B and T = (I - B)^-1 A of one head, and the share of T by hops. Rows are readers, columns positions read."""
     figure = Figure(figsize=(13, 4.1), layout="constrained")
     figure.suptitle(title, fontsize=13, color=_INK, weight="bold")
     columns = figure.subplots(1, 4, width_ratios=[1, 1, 1, 0.8])
@@ -36,14 +38,14 @@ def mixing_figure(
 
 def _matrix(axes: Axes, matrix: Matrix, title: str, tokens: Sequence[str]) -> None:
     top = max(float(np.abs(matrix).max()), 1e-12)
-    # Most weights are small: a root of the size shows them, too. What lies above the diagonal is not there at all.
+    # Most weights are small: a square-root scale shows them, too. Entries above the diagonal are masked.
     shown = np.ma.masked_array(np.abs(matrix), np.triu(np.ones_like(matrix, dtype=bool), 1))
-    colours = matplotlib.colormaps["magma_r"].with_extremes(bad="#eef0f3")
-    image = axes.imshow(shown, cmap=colours, norm=PowerNorm(0.5, 0, top), interpolation="nearest")
+    colors = matplotlib.colormaps["magma_r"].with_extremes(bad="#eef0f3")
+    image = axes.imshow(shown, cmap=colors, norm=PowerNorm(0.5, 0, top), interpolation="nearest")
     axes.set_title(title, fontsize=11, color=_INK)
-    if len(tokens) <= _NAMED:
-        turned = 90 if max(map(len, tokens)) > 1 else 0
-        axes.set_xticks(range(len(tokens)), tokens, fontsize=6, family="monospace", rotation=turned)
+    if len(tokens) <= _MOST_LABELS:
+        rotation = 90 if max(map(len, tokens)) > 1 else 0
+        axes.set_xticks(range(len(tokens)), tokens, fontsize=6, family="monospace", rotation=rotation)
         axes.set_yticks(range(len(tokens)), tokens, fontsize=6, family="monospace")
     axes.tick_params(length=0)
     bar = axes.figure.colorbar(image, ax=axes, shrink=0.75, pad=0.02)
@@ -54,32 +56,32 @@ def _spectrum(axes: Axes, spectrum: Sequence[float]) -> None:
     labels = [str(k) for k in range(len(spectrum) - 1)] + [f"{len(spectrum) - 1}+"]
     axes.bar(labels, spectrum, color="#3d5a80")
     axes.set_title("share of T by hops", fontsize=11, color=_INK)
-    axes.set_xlabel("times fed back", fontsize=9)
+    axes.set_xlabel("feedback steps", fontsize=9)
     axes.tick_params(labelsize=6)
     axes.set_box_aspect(1.1)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def diagnostics_table(layers: Sequence[Mapping[str, Any]]) -> Table:
-    """A row per layer: means over its heads, and the extremes that matter."""
+def diagnostics_table(layers: Sequence[LayerDiagnostics]) -> Table:
+    """One row per layer: means over heads, and extremes."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("layer")
     table.add_column("mixer", overflow="fold")
-    for name in ("gate", "from … to", "|T1 - 1|", "‖(I-B)⁻¹‖", "fed back"):
+    for name in ("gate", "gate range", "|T1 - 1|", "‖(I-B)⁻¹‖", "feedback"):
         table.add_column(name, justify="right", no_wrap=True)
     for layer in layers:
-        gates = layer["gates"]
-        mean = "" if gates is None else f"{np.mean(gates['mean']):.2f}"
-        span = "" if gates is None else f"{min(gates['least']):.2f} … {max(gates['most']):.2f}"
+        gates = layer.gates
+        mean = "" if gates is None else f"{np.mean(gates.mean):.2f}"
+        gate_range = "" if gates is None else f"{min(gates.min):.2f} … {max(gates.max):.2f}"
         table.add_row(
-            str(layer["layer"]), f"{' | '.join(layer['patterns'])}, {layer['coefficients']}", mean, span,
-            f"{max(layer['row_sum_drift']):.0e}", f"{max(layer['resolvent_norm']):.2f}",
-            f"{mean_hops(layer['hop_spectrum']):.2f} ×",
+            str(layer.layer), f"{' | '.join(layer.patterns)}, {layer.rule}", mean, gate_range,
+            f"{max(layer.row_sum_drift):.0e}", f"{max(layer.resolvent_norm):.2f}",
+            f"{mean_hops(layer.hop_spectrum):.2f} ×",
         )  # fmt: skip
     return table
 
 
 def mean_hops(spectra: Sequence[Sequence[float]]) -> float:
-    """How often, on average, what arrives was fed back; the last entry of a spectrum counts as if it were exact."""
+    """The mean number of feedback steps; the last entry of a spectrum, which holds the rest, counts as exact."""
     shares = np.asarray(spectra)
     return float((shares * np.arange(shares.shape[1])).sum(1).mean())

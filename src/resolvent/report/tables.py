@@ -1,9 +1,9 @@
-"""Profiles as tables for a terminal."""
+"""Tables for the terminal: profiles, benchmarks and pattern families."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.markup import escape
@@ -11,154 +11,161 @@ from rich.table import Table
 from rich.text import Text
 
 from resolvent.analysis import Profile, growth
-from resolvent.analysis.growth import most_reads
-from resolvent.analysis.profile import describe
+from resolvent.analysis.comparison import congestion_and_least, hops_and_least
+from resolvent.analysis.lower_bounds import NEARBY
+from resolvent.analysis.profile import describe_number
 from resolvent.patterns import FAMILIES, MODIFIERS, Pattern, pattern
 
-_EXAMPLES = {
-    "local:w": "local:4",
-    "order:k": "order:3",
-    "stride:EXPR": "stride:k**3+1",
-    "offsets:LIST": "offsets:1,4,9",
-}
+if TYPE_CHECKING:  # which need torch
+    from resolvent.bench.decode import DecodeReport, Position
+    from resolvent.bench.models import LongText, TrainingStep
+    from resolvent.bench.results import Length, PassTiming, Report
 
 
 def comparison(profiles: Sequence[Profile]) -> Table:
-    """The theory half of the paper's Table 1, no cell left empty."""
+    """The theory half of the paper's Table 1, complete."""
     n = profiles[0].n
     table = Table(
-        title=f"n = {n:,} tokens: what a token reads, keeps and can reach",
+        title=f"n = {n:,} tokens: reads, cache, hops and congestion",
         box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        padding=0,  # the paper's nine fit into 80 columns
     )
-    table.add_column("structure", style="bold", no_wrap=True)
-    for name in ("reads", "cache", "max hops", "mean", "congestion"):
+    table.add_column("structure\n[dim]growth is[/dim]", overflow="fold")
+    for name in ("reads\n", "cache\n", "max hops\n[dim](least)[/dim]", "mean\n", "congestion\n[dim](least)[/dim]"):
         table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("nearby\n", justify="right", no_wrap=True)
     for profile in profiles:
         law, unreachable = profile.growth, profile.unreachable_pairs > 0
         table.add_row(
-            str(profile.pattern),
+            Text.assemble((str(profile.pattern).replace("/", "/\n"), "bold"), "\n", (law.basis, "dim")),
             _cell(f"{profile.reads_per_token.max:,}", law.reads_per_token),
             _cell(f"{profile.cache_slots:,}", law.cache_slots),
-            _cell("∞" if unreachable else f"{profile.max_hops:,}", "" if unreachable else law.max_hops),
-            f"{profile.mean_hops:,.2f}" + (" *" if unreachable else ""),
-            _cell(describe(profile.congestion), "" if unreachable else law.congestion),
+            _cell(hops_and_least(profile), "" if unreachable else law.max_hops),
+            f"{profile.mean_hops:,.2f}" + ("*" if unreachable else ""),
+            _cell(congestion_and_least(profile), "" if unreachable else law.congestion),
+            describe_number(profile.congestion_nearby),
         )
+    notes = [
+        "(least): of any pattern that holds as many positions and connects every pair.",
+        f"nearby: the largest lower bound on congestion within {NEARBY} tokens of n.",
+    ]
     if any(profile.unreachable_pairs for profile in profiles):
-        table.caption = "∞ some pairs have no path.   * over the pairs that have one."
+        notes.append("∞ some pairs have no path.   * over the pairs with a path.")
+    if any(profile.congestion is None for profile in profiles):
+        notes.append("– copying n tokens takes 2n positions, and the table has fewer.")
+    table.caption = "\n".join(notes)
     return table
 
 
-def speeds(report: dict[str, Any], length: dict[str, Any]) -> Table:
-    """A bench report at one length: milliseconds, their range, and how they compare."""
-    shape = f"batch {report['batch']}, {report['heads']} heads of {report['head_dim']}, {report['dtype']}"
+def speeds(report: Report, length: Length) -> Table:
+    """A benchmark at one length: milliseconds, their range, speedup and share of the bound."""
+    shape = f"batch {report.batch}, {report.heads} heads of {report.head_dim}, {report.dtype}"
     table = Table(
-        title=f"n = {length['n']:,} tokens, {shape}, {report['threads']} threads",
+        title=f"n = {length.n:,} tokens, {shape}, {report.threads} threads",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
     table.add_column("case", style="bold", no_wrap=True)
     for name in ("forward,\nms", "\n×", "of\nbound", "with back-\nward, ms", "\n×", "of\nbound"):
         table.add_column(name, justify="right", no_wrap=True)
-    with_memory = any(timing["memory"] is not None for timing in length["timings"])
+    with_memory = any(timing.memory is not None for timing in length.timings)
     if with_memory:
         table.add_column("memory,\n× x", justify="right", no_wrap=True)
-    for timing in length["timings"]:
-        cells = [cell for part in ("forward", "both") for cell in _part_cells(timing[part])]
-        memory = [_number(timing["memory"], "{:,.1f}")] if with_memory else []
-        table.add_row(escape(timing["case"]), *cells, *memory)
+    for timing in length.timings:
+        cells = [*_pass_cells(timing.forward), *_pass_cells(timing.both)]
+        memory = [_number(timing.memory, "{:,.1f}")] if with_memory else []
+        table.add_row(escape(timing.case), *cells, *memory)
     return table
 
 
-def steps(report: dict[str, Any], position: dict[str, Any]) -> Table:
-    """Decoding at one position: microseconds per token, and what the cache holds."""
-    shape = f"batch {report['batch']}, {report['heads']} heads of {report['head_dim']}, {report['dtype']}"
+def steps(report: DecodeReport, position: Position) -> Table:
+    """Decoding at one position: microseconds per token, and the size of the cache."""
+    shape = f"batch {report.batch}, {report.heads} heads of {report.head_dim}, {report.dtype}"
     table = Table(
-        title=f"one more token after {position['n']:,}, {shape}, {report['threads']} threads",
+        title=f"one more token after {position.n:,}, {shape}, {report.threads} threads",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
     table.add_column("case", style="bold", no_wrap=True)
     for name in ("µs", "least…most", "×", "cache, KiB"):
         table.add_column(name, justify="right", no_wrap=True)
-    for step in position["steps"]:
-        least, most = step["range_us"]
-        cells = [f"{step['us']:,.0f}", f"{least:,.0f}…{most:,.0f}", f"{step['speedup']:,.1f}"]
-        table.add_row(escape(step["case"]), *cells, f"{step['cache_bytes'] / 1024:,.0f}")
+    for step in position.steps:
+        least, most = step.range_us
+        cells = [f"{step.us:,.0f}", f"{least:,.0f}…{most:,.0f}", f"{step.speedup:,.1f}"]
+        table.add_row(escape(step.case), *cells, f"{step.cache_bytes / 1024:,.0f}")
     return table
 
 
-def speed_growth(report: dict[str, Any]) -> Table:
-    """How the times of a bench report grow: per doubling between lengths, and as a power of n."""
+def speed_growth(report: Report) -> Table:
+    """How the times of a benchmark grow: per doubling between lengths, and as a power of n."""
     table = Table(title="growth of time", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("case", style="bold", no_wrap=True)
     for name in ("forward, × per doubling", "power", "with backward, × per doubling", "power"):
         table.add_column(name, justify="right")
-    for case in report["growth"]:
+    for case in report.growth:
         cells = []
-        for trend in (case["forward"], case["both"]):
-            cells.append(" ".join(f"{factor:.2f}" for factor in trend["per_doubling"]) if trend else "–")
-            cells.append(f"n^{trend['exponent']:.2f}" if trend else "–")
-        table.add_row(escape(case["case"]), *cells)
+        for trend in (case.forward, case.both):
+            cells.append(" ".join(f"{factor:.2f}" for factor in trend.per_doubling) if trend else "–")
+            cells.append(f"n^{trend.exponent:.2f}" if trend else "–")
+        table.add_row(escape(case.case), *cells)
     return table
 
 
-def speed_notes(report: dict[str, Any]) -> str:
-    """What the numbers of a bench report mean, and the machine's bounds."""
-    machine, notes = report["machine"], []
-    timings = [timing for length in report["lengths"] for timing in length["timings"]]
-    compared = report["yardstick"] != "none"
+def speed_notes(report: Report) -> str:
+    """Explain the columns of a benchmark, and give the measured limits of the machine."""
+    machine, notes = report.machine, []
+    timings = [timing for length in report.lengths for timing in length.timings]
+    compared = report.yardstick != "none"
     notes.append(
-        f"ms: median of {report['rounds']} interleaved rounds, and the least…most."
-        + (f"  ×: times as fast as {report['yardstick']}{_own_pattern(report)}." if compared else "")
+        f"ms: median and range over {report.rounds} interleaved rounds."
+        + (f"  ×: speedup over {report.yardstick}{_own_pattern(report)}." if compared else "")
     )
     notes.append(
-        f"machine, {report['threads']} threads: matrix products {machine['matmul_gflops']:.0f} GFLOP/s; loads "
-        f"{machine['l1_gbs']:.0f} GB/s from L1, {machine['l2_gbs']:.0f} from L2, {machine['dram_gbs']:.0f} from memory."
+        f"machine, {report.threads} threads: matmul {machine.matmul_gflops:.0f} GFLOP/s; loads "
+        f"{machine.l1_gbs:.0f} GB/s from L1, {machine.l2_gbs:.0f} from L2, {machine.dram_gbs:.0f} from memory."
     )
     notes.append(
-        "of bound, patterns: bytes that must be loaded (ka, x, kb, y of every source of every token; 3 times that with "
-        "backward) at L2's speed, over the time; more than 100% where rows stay in L1."
+        "of bound, patterns: time to load ka, x, kb and y of every source of every token from L2 (3 times that with "
+        "backward), over the measured time; more than 100% if rows stay in L1."
     )
-    if any(timing["bound"] == "matmul" for timing in timings):
+    if any(timing.bound == "matmul" for timing in timings):
         notes.append(
-            "of bound, sdpa and paper: 2·n²·D operations per head (paper: twice that; 3.5 times that with backward) at "
-            "the speed of matrix products, over the time."
+            "of bound, sdpa and paper: time for 2·n²·D operations per head (paper: twice that; 3.5 times that with "
+            "backward) at the matmul speed, over the measured time."
         )
-    if any(timing["memory"] is not None for timing in timings):
-        notes.append(
-            "memory: peak of forward with backward beyond the inputs, gradients included, over the bytes of x."
-        )
-    notes += [f"{who}: {note}." for who, note in _grouped(timings, "note")]
+    if any(timing.memory is not None for timing in timings):
+        notes.append("memory: peak of forward and backward beyond the inputs, gradients included, in multiples of x.")
+    notes += _by_cases([(timing.note, timing.case) for timing in timings])
     missing = [
-        {"case": case["case"], "reason": f"not available at n = {length['n']:,}, {case['reason']}"}
-        for length in report["lengths"]
-        for case in length["missing"]
+        (f"not available at n = {length.n:,}, {case.reason}", case.case)
+        for length in report.lengths
+        for case in length.missing
     ]
-    return "\n".join(notes + [f"{who}: {why}." for who, why in _grouped(missing, "reason")])
+    return "\n".join(notes + _by_cases(missing))
 
 
-def _grouped(cases: Sequence[dict[str, Any]], key: str) -> list[tuple[str, str]]:
-    """Which cases something is said of, and what, each said once."""
-    said: dict[str, dict[str, None]] = {}
-    for case in cases:
-        if case[key]:
-            said.setdefault(case[key], {})[case["case"]] = None
-    return [(", ".join(names), what) for what, names in said.items()]
+def _by_cases(notes: Sequence[tuple[str, str]]) -> list[str]:
+    """One line per distinct note, from (note, case) pairs, with all cases that it applies to."""
+    cases: dict[str, dict[str, None]] = {}
+    for note, case in notes:
+        if note:
+            cases.setdefault(note, {})[case] = None
+    return [f"{', '.join(names)}: {note}." for note, names in cases.items()]
 
 
-def _own_pattern(report: dict[str, Any]) -> str:
-    """Where the yardstick depends on the pattern, its cases carry the pattern's name."""
-    names = [case["case"] for length in report["lengths"] for case in length["timings"] + length["missing"]]
-    return "" if report["yardstick"] in names else " on the same pattern"
+def _own_pattern(report: Report) -> str:
+    """If the yardstick depends on the pattern, its cases are named after the pattern."""
+    names = [timing.case for length in report.lengths for timing in length.timings]
+    names += [missing.case for length in report.lengths for missing in length.missing]
+    return "" if report.yardstick in names else " on the same pattern"
 
 
-def _part_cells(part: dict[str, Any] | None) -> tuple[str, str, str]:
-    if part is None:
+def _pass_cells(timing: PassTiming | None) -> tuple[str, str, str]:
+    if timing is None:
         return "–", "–", "–"
-    least, most = (_milliseconds(value) for value in part["range_ms"])
-    times = f"{_milliseconds(part['ms'])}\n[dim]{least}…{most}[/dim]"
-    return times, _number(part["speedup"], "{:.1f}"), _number(part["share"], "{:.0%}")
+    least, most = (_milliseconds(value) for value in timing.range_ms)
+    times = f"{_milliseconds(timing.ms)}\n[dim]{least}…{most}[/dim]"
+    return times, _number(timing.speedup, "{:.1f}"), _number(timing.share, "{:.0%}")
 
 
 def _milliseconds(value: float) -> str:
@@ -169,61 +176,91 @@ def _number(value: float | None, form: str) -> str:
     return "–" if value is None else form.format(value)
 
 
-def training_step(step: dict[str, Any]) -> str:
-    """One line about a step of training."""
-    memory = "" if step["peak_bytes"] is None else f", {step['peak_bytes'] / 2**20:,.0f} MiB at its peak"
-    return f"  {step['pattern']:18} a training step on {step['n']:,} tokens: {step['seconds']:.2f} s{memory}"
+def training_step(step: TrainingStep) -> str:
+    """Time and memory of a training step in one line."""
+    memory = "" if step.peak_bytes is None else f", peak memory {step.peak_bytes / 2**20:,.0f} MiB"
+    return f"  {step.pattern:18} a training step on {step.n:,} tokens: {step.seconds:.2f} s{memory}"
 
 
-def long_text(found: dict[str, Any]) -> str:
-    """What decoding a long text was like, at its start and at its end."""
-    first, last = found["first_seconds"], found["last_seconds"]
+def long_text(result: LongText) -> str:
+    """Time and memory of decoding a long text, at its start and at its end."""
+    first, last = result.first_seconds, result.last_seconds
     memory = ""
-    if found["first_resident_bytes"] is not None:
+    if result.first_resident_bytes is not None and result.last_resident_bytes is not None:
         memory = (
-            f"  resident memory    {found['first_resident_bytes'] / 2**20:,.1f} MiB early, "
-            f"{found['last_resident_bytes'] / 2**20:,.1f} MiB at the end\n"
+            f"  resident memory    {result.first_resident_bytes / 2**20:,.1f} MiB at the start, "
+            f"{result.last_resident_bytes / 2**20:,.1f} MiB at the end\n"
         )
     return (
-        f"{found['pattern']}: {found['tokens']:,} tokens decoded one by one\n"
+        f"{result.pattern}: {result.tokens:,} tokens decoded one by one\n"
         f"  time per token     {1e3 * first:.2f} ms in the first tenth, {1e3 * last:.2f} in the last: "
         f"{last / first:.2f} ×\n{memory}"
-        f"  cache              {found['cache_bytes'] / 1024:,.0f} KiB, fixed before the first token\n"
-        f"  logits             within {found['difference']:.1e} of the full forward pass on a prefix"
+        f"  cache              {result.cache_bytes / 1024:,.0f} KiB, allocated before the first token\n"
+        f"  logits             within {result.difference:.1e} of the full forward pass on a prefix"
     )
 
 
-def families(n: int) -> Table:
-    """Every family with a small picture and its cost."""
-    table = Table(
-        title=f"pattern families (costs at n = {n:,})",
-        caption="■ A and B   □ A only   ◆ B only\n"
-        + "\n".join(f"append {name}: {meaning}" for name, meaning in MODIFIERS.items()),
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_lines=True,
-        padding=(0, 1, 0, 0),
+def families(n: int) -> list[Table]:
+    """All pattern families, each with a drawing and its cost; those of others with their source and claim."""
+    return [_own_families(n), _published_families(n)]
+
+
+def _own_families(n: int) -> Table:
+    table = _family_table(f"pattern families (costs at n = {n:,})", "a token reads")
+    table.caption = "■ A and B   □ A only   ◆ B only\n" + "\n".join(
+        [
+            *(f"append {name}: {meaning}" for name, meaning in MODIFIERS.items()),
+            "A/B: the A of the one, the B of the other",
+        ]
     )
-    table.add_column("spelling", no_wrap=True, style="bold")
-    table.add_column("picture", no_wrap=True)
-    table.add_column("a token reads")
-    table.add_column("reads", justify="right", no_wrap=True)
-    table.add_column("cache", justify="right", no_wrap=True)
-    for spelling, meaning in FAMILIES.items():
-        example = _EXAMPLES.get(spelling, spelling)
-        shown = spelling if example == spelling else f"{spelling}\n[dim]as in[/dim] {example}"
-        table.add_row(shown, *_family_cells(pattern(example), meaning, n))
+    for family in FAMILIES.values():
+        if not family.source:
+            example = f"\n[dim]e.g.[/dim] {escape(_short(family.sample))}" if family.argument else ""
+            meaning = Text.assemble(family.meaning, ("\nclaim: " + family.claim if family.claim else "", "dim"))
+            table.add_row(escape(family.signature) + example, *_family_cells(pattern(family.sample), meaning, n))
     for example in ("exponential+cache", "quadratic+cache"):
-        meaning = "the same, rounded to what the previous token held"
+        meaning = Text("the same, rounded to what the previous token held")
         table.add_row(example, *_family_cells(pattern(example), meaning, n))
+    meaning = Text("two patterns: A reads every past position, B feeds back the previous output")
+    table.add_row("attention/first-order", *_family_cells(pattern("attention/first-order"), meaning, n))
     return table
 
 
-def _family_cells(p: Pattern, meaning: str, n: int) -> tuple[str | Text, ...]:
+def _published_families(n: int) -> Table:
+    table = _family_table(f"published by others (costs at n = {n:,})", "a token reads, by whom, and their claim")
+    table.caption = "recurrent like all families; append +attention for no feedback, as published"
+    for family in FAMILIES.values():
+        if family.source:
+            example = f"\n[dim]e.g.[/dim]\n{escape(family.sample)}" if family.argument else ""
+            meaning = Text.assemble(
+                family.meaning, (f"\n{family.source}", "italic"), (f"\nclaim: {family.claim}", "dim")
+            )
+            table.add_row(escape(family.signature) + example, *_family_cells(pattern(family.sample), meaning, n))
+    return table
+
+
+def _family_table(title: str, meaning: str) -> Table:
+    table = Table(title=title, caption_justify="left", box=box.SIMPLE_HEAD, show_lines=True, padding=(0, 1, 0, 0))
+    table.add_column("spelling", no_wrap=True, style="bold")
+    table.add_column("picture", no_wrap=True)
+    table.add_column(meaning)
+    table.add_column("reads", justify="right", no_wrap=True)
+    table.add_column("cache", justify="right", no_wrap=True)
+    return table
+
+
+def _family_cells(p: Pattern, meaning: Text, n: int) -> tuple[str | Text, ...]:
+    """A drawing, the meaning, reads and slots; those of a table at its own length, where it has no growth."""
+    picture = "\n".join(p.draw(min(8, p.limit or 8)).splitlines()[1:])
+    if p.limit is not None:
+        return Text(picture), meaning, f"{p.widest_row(p.limit):,}", f"{p.slots(p.limit):,}"
     law = growth(p)
-    picture = "\n".join(p.draw(8).splitlines()[1:])
-    reads = f"{most_reads(p, n):,}\n[dim]{law.reads_per_token}[/dim]"
+    reads = f"{p.widest_row(n):,}\n[dim]{law.reads_per_token}[/dim]"
     return Text(picture), meaning, reads, f"{p.slots(n):,}\n[dim]{law.cache_slots}[/dim]"
+
+
+def _short(spelling: str) -> str:
+    return spelling if len(spelling) <= 20 else f"{spelling[:16]}…"
 
 
 def _cell(value: str, law: str) -> str:

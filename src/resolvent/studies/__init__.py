@@ -1,1 +1,1 @@
-"""Studies: one file per table or figure of the paper; what is run, and how it is graded."""
+"""Studies: each table or figure of the paper with what is run, its table, claims and figures. All are in `registry`."""

@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from resolvent.studies.grid import Cell, slug
-from resolvent.studies.table1 import Preset, preset_of, run_config
-from resolvent.train import RunConfig
+from resolvent.errors import SettingError
+from resolvent.patterns import pattern
+from resolvent.studies.grid import Cell, folder_of, slug
+from resolvent.studies.table1.cells import Table1Preset, preset_of, run_config
 
 UNCHANGED = "as in the preset"
 _NONE = "none"
@@ -26,15 +27,17 @@ def cells(
 ) -> dict[str, list[Cell]]:
     """The cells of each setting: the preset as it is, then every value of every factor.
 
-    A factor is `key=value,value,…`. Keys are those of `--set`, and two that concern the layer under study: `gate`, how
-    it starts, and `first`, the pattern of the layer before it (`none`: the same).
+    A factor is `key=value,value,…`. Keys are those of `--set`, and two more: `gate`, an option of the rule in the layer
+    under study, and `first`, the pattern of the layer before it (`none`: the same).
     """
     size = preset_of(preset, [task])
     settings = [UNCHANGED, *(setting for factor in factors for setting in _values(factor))]
     return {
         setting: [
-            Cell(task, structure, seed, _config(size, task, structure, seed, setting, changes),
-                 out / task / structure.replace("/", "_") / slug(setting) / f"seed{seed}")
+            Cell(task, str(pattern(structure)), seed,
+                 run_config(_changed(size, task, structure, setting), task, structure, seed)
+                 .changed([*changes, *_assignments(setting)]),
+                 folder_of(out / task, structure) / slug(setting) / f"seed{seed}")
             for structure in structures
             for seed in seeds
         ]
@@ -45,15 +48,20 @@ def cells(
 def _values(factor: str) -> list[str]:
     key, equals, values = factor.partition("=")
     if not equals or not key or not all(values.split(",")):
-        raise ValueError(f"expected a factor such as model.rope=100,10000, got '{factor}'.")
+        raise SettingError(f"expected a factor such as model.rope=100,10000, got '{factor}'.")
     return [f"{key}={value}" for value in values.split(",")]
 
 
-def _config(size: Preset, task: str, structure: str, seed: int, setting: str, changes: Sequence[str]) -> RunConfig:
+def _changed(size: Table1Preset, task: str, structure: str, setting: str) -> Table1Preset:
+    """The preset with `gate` or `first` changed."""
     key, _, value = setting.partition("=")
     if key == "gate":
-        size = dataclasses.replace(size, gates={**size.gates, structure: value})
+        return dataclasses.replace(size, gates={**size.gates, pattern(structure).spelling: value})
     if key == "first":
-        size = dataclasses.replace(size, first_blocks={} if value == _NONE else {**size.first_blocks, task: value})
-    own = [] if setting == UNCHANGED or key in ("gate", "first") else [setting]
-    return run_config(size, task, structure, seed).changed([*changes, *own])
+        return dataclasses.replace(size, first_blocks={} if value == _NONE else {**size.first_blocks, task: value})
+    return size
+
+
+def _assignments(setting: str) -> list[str]:
+    """Other settings are changed as by `--set`."""
+    return [] if setting == UNCHANGED or setting.partition("=")[0] in ("gate", "first") else [setting]

@@ -1,18 +1,21 @@
-"""Copy: say again what was said, however long."""
+"""Copy: repeat a sequence of any length."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
-from resolvent.tasks.task import BEGIN, END, FIRST_SYMBOL, IGNORED, Batch, Task, Tokens, require
+from resolvent.batch import IGNORED, Batch, Tokens
+from resolvent.tasks.synthetic import BEGIN, END, FIRST_SYMBOL, Chances, Synthetic, chance_of_commonest, no_chances
+from resolvent.tasks.task import require
 
 
 @final
 @dataclass(frozen=True)
-class Copy(Task):
+class Copy(Synthetic):
     """A sequence between marks, then the same sequence.
 
         tokens    <  a  b  c  d  >  a  b  c
@@ -23,6 +26,7 @@ class Copy(Task):
     """
 
     name = "copy"
+    shortcut = "the commonest of the symbols that are still to be copied"
 
     length: int = 128
     least: int = 4
@@ -41,14 +45,14 @@ class Copy(Task):
         return min(self.least, most), most
 
     def make(self, rng: np.random.Generator, count: int, size: int) -> Batch:
-        said = rng.integers(FIRST_SYMBOL, self.vocab_size, (count, size))
+        symbols = rng.integers(FIRST_SYMBOL, self.vocab_size, (count, size))
         mark = np.ones((count, 1), dtype=np.int64)
-        tokens = np.concatenate([BEGIN * mark, said, END * mark, said[:, :-1]], 1)
+        tokens = np.concatenate([BEGIN * mark, symbols, END * mark, symbols[:, :-1]], 1)
         targets = np.full_like(tokens, IGNORED)
-        targets[:, size + 1 :] = said
-        place = np.full_like(tokens, IGNORED)
-        place[:, size + 1 :] = np.arange(size)
-        return Batch(tokens, targets, {"place": place})
+        targets[:, size + 1 :] = symbols
+        position = np.full_like(tokens, IGNORED)
+        position[:, size + 1 :] = np.arange(size)
+        return Batch(tokens, targets, {"position": position})
 
     def solve(self, tokens: Tokens) -> Tokens:
         answers = np.full_like(tokens, IGNORED)
@@ -57,8 +61,19 @@ class Copy(Task):
             out[size + 1 :] = row[1 : size + 1]
         return answers
 
+    def guesses(self, batch: Batch) -> Chances:
+        chances = no_chances(batch)
+        size = (batch.tokens.shape[1] - 1) // 2
+        chances["constant"][:, size + 1 :] = 1 / (self.vocab_size - FIRST_SYMBOL)
+        for row, symbols in enumerate(batch.targets[:, size + 1 :].tolist()):
+            shown = Counter(symbols)
+            left = shown.copy()
+            for i, target in enumerate(symbols, size + 1):
+                chances["shown"][row, i] = shown[target] / size
+                chances["commonest"][row, i] = chance_of_commonest(shown, target)
+                chances["shortcut"][row, i] = chance_of_commonest(left, target)
+                left[target] -= 1
+        return chances
+
     def word(self, token: int) -> str:
         return {BEGIN: "<", END: ">"}.get(token, str(token))
-
-    def size_of(self, tokens: Tokens) -> int:
-        return int(tokens.shape[1] - 1) // 2

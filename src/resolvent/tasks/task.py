@@ -1,48 +1,39 @@
-"""What every task offers: batches from a seed, and an oracle that shows they can be solved."""
+"""What every task offers: batches to train on, batches held out, and the settings that make it."""
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, final
+from typing import ClassVar, Literal, Self, TypeVar
 
-import numpy as np
-import numpy.typing as npt
+from resolvent.batch import Batch
+from resolvent.errors import closest
+from resolvent.fields import check_types
 
-Tokens = npt.NDArray[np.int64]
-IGNORED = -100  # targets that do not count
-BLANK, BEGIN, END = 0, 1, 2
-FIRST_SYMBOL = 3
+Measure = Literal["accuracy", "perplexity"]
+
+
+T = TypeVar("T", bound="Task")
 
 
 class TaskError(ValueError):
     """A task that cannot be set: the message says what was expected."""
 
 
-@final
-@dataclass(frozen=True)
-class Batch:
-    """Tokens (B, N), and at each position the token expected next to it or `IGNORED`.
-
-    `slices` has for each scored position a number by which results are broken down, such as hops; `IGNORED` elsewhere.
-    """
-
-    tokens: Tokens
-    targets: Tokens
-    slices: Mapping[str, Tokens] = field(default_factory=dict)
-
-    def rows(self, part: slice) -> Batch:
-        """Some of the sequences."""
-        return Batch(self.tokens[part], self.targets[part], {name: s[part] for name, s in self.slices.items()})
-
-
 @dataclass(frozen=True)
 class Task(ABC):
-    """Sequences with known answers, made on the fly. All that is random follows from (seed, index)."""
+    """Something to learn. All that is random about a batch follows from (seed, index).
+
+    name     what settings and commands call it
+    measure  what models are measured by on held-out batches
+    """
 
     name: ClassVar[str]
-    vocab_size: int = 8192
+    measure: ClassVar[Measure]
+
+    vocab_size: int = field(default=0, kw_only=True)  # 0: not known before the task is prepared
 
     @property
     @abstractmethod
@@ -50,50 +41,39 @@ class Task(ABC):
         """Tokens of the longest sequence."""
 
     @abstractmethod
-    def sizes(self, divisor: int) -> tuple[int, int]:
-        """The least and the largest size (length, or pairs) when a curriculum divides by this."""
+    def batch(self, seed: int, index: int, count: int, *, divisor: int = 1) -> Batch:
+        """Batch number `index` to train on; a curriculum divides sizes by `divisor`."""
 
     @abstractmethod
-    def make(self, rng: np.random.Generator, count: int, size: int) -> Batch:
-        """So many sequences of one size."""
+    def held_out(self, seed: int, count: int, batches: int | None = None) -> Iterator[Batch]:
+        """Batches that are never trained on, in order; all of them if the task has an end and `batches` is None."""
 
-    @abstractmethod
-    def solve(self, tokens: Tokens) -> Tokens:
-        """The answers (B, N) from the tokens alone, by a program; anything where no answer is expected."""
+    def prepared(self) -> Self:
+        """The same task with all its settings known, and its files open. What is wrong with them raises an error."""
+        return self
 
-    @abstractmethod
-    def size_of(self, tokens: Tokens) -> int:
-        """The size that a batch of tokens was made with."""
+    def epochs(self, tokens: int) -> float | None:  # noqa: ARG002
+        """So many tokens as passes over the training data; None if batches are made on the fly."""
+        return None
 
-    def batch(self, seed: int, index: int, count: int, *, divisor: int = 1, size: int | None = None) -> Batch:
-        """Batch number `index` of a stream: the same for the same numbers, whoever asks, and in whatever order."""
-        rng = np.random.Generator(np.random.Philox(key=np.array([seed & (2**64 - 1), index], dtype=np.uint64)))
-        least, most = self.sizes(divisor)
-        drawn = int(rng.integers(least, most + 1))
-        return self.make(rng, count, drawn if size is None else size)
+    def changed(self, settings: Mapping[str, object]) -> Self:
+        """With other settings."""
+        change: Callable[..., Self] = dataclasses.replace  # the task checks its settings
+        return checked(self.name, lambda: change(self, **settings))
 
-    def sample(self, seed: int = 0, size: int | None = None) -> str:
-        """One sequence drawn: its tokens, and below each the answer that is expected there."""
-        batch = self.batch(seed, 0, 1, size=size)
-        cells = [
-            (self.word(token), "" if target == IGNORED else self.word(target))
-            for token, target in zip(batch.tokens[0].tolist(), batch.targets[0].tolist(), strict=True)
-        ]
-        lines, width = [], max(len(word) for pair in cells for word in pair) + 1
-        for begin in range(0, len(cells), 16):
-            for row in (0, 1):
-                lines.append("".join(pair[row].rjust(width) for pair in cells[begin : begin + 16]).rstrip())
-        return "\n".join(lines)
-
-    @abstractmethod
-    def word(self, token: int) -> str:
-        """How a token is written in a sample."""
-
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """Name and settings as plain values, from which `resolvent.tasks.task` makes the same task."""
-        import dataclasses
-
         return {"name": self.name, **dataclasses.asdict(self)}
+
+
+def checked(name: str, make: Callable[[], T]) -> T:
+    """The task that `make` returns, if the types of its settings are right."""
+    try:
+        made = make()
+        check_types(made)
+        return made
+    except TypeError as error:
+        raise TaskError(f"{name} is missing a setting or has one of another type ({error}).") from error
 
 
 def require(condition: bool, message: str) -> None:
@@ -101,27 +81,6 @@ def require(condition: bool, message: str) -> None:
         raise TaskError(message)
 
 
-def distinct(rng: np.random.Generator, count: int, each: int, low: int, high: int) -> Tokens:
-    """(count, each) numbers from low … high - 1, no two alike in a row: those drawn twice are drawn again."""
-    rows = rng.integers(low, high, (count, each))
-    while True:
-        order = rows.argsort(1, kind="stable")
-        ranked = np.take_along_axis(rows, order, 1)
-        twice = np.zeros(rows.shape, dtype=bool)
-        np.put_along_axis(twice, order[:, 1:], ranked[:, 1:] == ranked[:, :-1], 1)
-        if not twice.any():
-            return rows
-        rows[twice] = rng.integers(low, high, int(twice.sum()))
-
-
-def shuffled(rng: np.random.Generator, count: int, each: int) -> Tokens:
-    """(count, each): a permutation in every row."""
-    return rng.random((count, each)).argsort(1)
-
-
-def spread(rng: np.random.Generator, count: int, items: int, width: int, room: int) -> Tokens:
-    """(count, items) places of items of this width in a row of `room` places, in order, gaps anywhere."""
-    free = room - items * (width - 1)  # as if each took one place
-    chosen = rng.random((count, free)).argsort(1)[:, :items]
-    chosen.sort(1)
-    return chosen + (width - 1) * np.arange(items)
+def require_one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise TaskError(f"expected {name} {' or '.join(choices)}, got {value!r}.{closest(str(value), choices)}")

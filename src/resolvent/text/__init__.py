@@ -1,9 +1,10 @@
-"""Text for language models: tokenizers, corpora prepared on disk, and batches of them. Knows nothing of models."""
+"""Text for language models: tokenizers, prepared corpora on disk, and their batches. Independent of models."""
 
 from resolvent.files import DiskFullError
 from resolvent.text.batches import TextBatches, Windows
-from resolvent.text.corpus import Corpus, Counts
+from resolvent.text.corpus import Corpus
 from resolvent.text.files import TextError
+from resolvent.text.info import CorpusInfo, SplitCounts
 from resolvent.text.prepare import prepare
 from resolvent.text.tokenizer import TOKENIZERS, ByteTokenizer, GPT2Tokenizer, Tokenizer, tokenizer
 
@@ -11,9 +12,10 @@ __all__ = [
     "TOKENIZERS",
     "ByteTokenizer",
     "Corpus",
-    "Counts",
+    "CorpusInfo",
     "DiskFullError",
     "GPT2Tokenizer",
+    "SplitCounts",
     "TextBatches",
     "TextError",
     "Tokenizer",

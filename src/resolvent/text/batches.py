@@ -1,8 +1,8 @@
 """Batches of a text, for training and for evaluation.
 
-Both see a split as one row of tokens: documents follow one another, with the end-of-text token between them; one that
-is longer than the context is cut into windows, and shorter ones share a window. Nothing is reset where a document ends.
-A place is a token that has a next one: at place i, token i is read and token i + 1 is the target.
+Both treat a split as one sequence of tokens: documents follow one another, separated by the end-of-text token. A
+document longer than the context is cut into windows, and shorter ones share a window; nothing is reset at document
+boundaries. A position is a token that has a successor: at position i, token i is the input and token i + 1 the target.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from resolvent.patterns.errors import is_integer
-from resolvent.tasks.task import IGNORED, Batch, Tokens
+from resolvent.batch import IGNORED, Batch, Tokens
+from resolvent.errors import is_integer
 from resolvent.text.files import TextError
 
-_LARGEST = 700.0  # a loss whose exponential is still a number
-Row = npt.NDArray[np.integer[Any]]
+_LARGEST_LOSS = 700.0  # its exponential is still finite
+TokenSequence = npt.NDArray[np.integer[Any]]  # (tokens,)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class TextBatches:
-    """Batches (batch, context) for training, number `index` of them a function of (seed, index) alone.
+    """Batches (batch, context) for training; batch `index` depends on (seed, index) alone.
 
-    An epoch lays the places of the text on a circle, cuts it into windows of `context` places from a random one on, and
-    goes through them in random order: every target comes exactly once per epoch, and each epoch cuts elsewhere. A
-    window that runs over the end of the text goes on at its beginning. Where the windows do not fit evenly, the last
-    one reads on over places that others have, and their targets are `IGNORED` in it. Batches do not stop at epochs.
+    An epoch treats the text as circular, cuts it into windows of `context` positions from a random offset on, and
+    visits them in random order: every target occurs exactly once per epoch, and each epoch cuts elsewhere. A window
+    that extends past the end of the text wraps around to its beginning. If the windows do not fit evenly, the last
+    one overlaps another, and the targets they share are `IGNORED` in it. Batches may span epochs.
     """
 
-    tokens: Row
+    tokens: TokenSequence
     context: int
     batch: int
     seed: int = 0
@@ -49,57 +49,59 @@ class TextBatches:
             )
 
     @property
-    def places(self) -> int:
+    def positions(self) -> int:
+        """Tokens that have a successor."""
         return len(self.tokens) - 1
 
     @property
     def windows(self) -> int:
-        """Windows of an epoch."""
-        return -(-self.places // self.context)
+        """Windows per epoch."""
+        return -(-self.positions // self.context)
 
     def epochs(self, index: int) -> float:
-        """How often the text was gone through before this batch."""
+        """Epochs completed before batch `index`."""
         return index * self.batch / self.windows
 
     def make(self, index: int) -> Batch:
-        """Batch number `index`: the same for the same numbers, whoever asks, and in whatever order."""
+        """Batch `index`: the same for the same seed and index, in whatever order batches are requested."""
         if not is_integer(index) or index < 0:
-            raise TextError(f"batches are numbered from 0: expected an integer ≥ 0, got {index!r}.")
+            raise TextError(f"expected a batch index ≥ 0, got {index!r}.")
         tokens, targets = (np.empty((self.batch, self.context), dtype=np.int64) for _ in range(2))
         for row in range(self.batch):
             epoch, number = divmod(index * self.batch + row, self.windows)
-            phase, order = _epoch(self.seed, epoch, self.places, self.windows)
+            offset, order = _epoch(self.seed, epoch, self.positions, self.windows)
             first = int(order[number]) * self.context
-            tokens[row], targets[row] = self._window((phase + first) % self.places)
-            targets[row, self.places - first :] = IGNORED
+            tokens[row], targets[row] = self._window((offset + first) % self.positions)
+            targets[row, self.positions - first :] = IGNORED
         return Batch(tokens, targets)
 
-    def _window(self, begin: int) -> tuple[Row, Row]:
+    def _window(self, begin: int) -> tuple[TokenSequence, TokenSequence]:
         end = begin + self.context
-        if end <= self.places:
+        if end <= self.positions:
             return self.tokens[begin:end], self.tokens[begin + 1 : end + 1]
-        over = end - self.places  # at most one turn, since the text is longer than a window
-        read = np.concatenate([self.tokens[begin : self.places], self.tokens[:over]])
-        return read, np.concatenate([self.tokens[begin + 1 :], self.tokens[1 : over + 1]])
+        excess = end - self.positions  # wraps at most once, since the text is longer than a window
+        inputs = np.concatenate([self.tokens[begin : self.positions], self.tokens[:excess]])
+        return inputs, np.concatenate([self.tokens[begin + 1 :], self.tokens[1 : excess + 1]])
 
 
 @lru_cache(maxsize=4)
-def _epoch(seed: int, epoch: int, places: int, windows: int) -> tuple[int, npt.NDArray[np.int64]]:
+def _epoch(seed: int, epoch: int, positions: int, windows: int) -> tuple[int, npt.NDArray[np.int64]]:
+    """The offset of the first window, and the order of the windows."""
     rng = np.random.Generator(np.random.Philox(key=np.array([seed & (2**64 - 1), epoch], dtype=np.uint64)))
-    return int(rng.integers(places)), rng.permutation(windows)
+    return int(rng.integers(positions)), rng.permutation(windows)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Windows for evaluation, in order: every token but the very first is a target exactly once.
+    """Windows for evaluation, in order: every token but the first is a target exactly once.
 
-    Windows begin `stride` places apart, `context` unless it is given: then none overlap. With a shorter stride only the
+    Windows begin `stride` positions apart; by default `context`, so that none overlap. With a shorter stride only the
     last `stride` targets of a window count (all of the first window's), so that each has at least context - stride
-    tokens before it. The last window is filled up with zeros behind the text, where a causal model cannot see them.
+    tokens before it. The last window is padded with zeros after the text, where a causal model cannot see them.
     """
 
-    tokens: Row
+    tokens: TokenSequence
     context: int
     batch: int = 1
     stride: int | None = None
@@ -109,7 +111,7 @@ class Windows:
         object.__setattr__(self, "step", self.context if self.stride is None else self.stride)
         _require(self.tokens, context=self.context, batch=self.batch, stride=self.step)
         if self.step > self.context:
-            raise TextError(f"expected a stride of at most the context, {self.context:,}, got {self.step:,}.")
+            raise TextError(f"expected stride ≤ context = {self.context:,}, got {self.step:,}.")
         if len(self.tokens) < 2:
             raise TextError(f"the text is too short: expected at least 2 tokens, got {len(self.tokens)}.")
 
@@ -118,36 +120,36 @@ class Windows:
         return 1 + max(0, -(-(len(self.tokens) - 1 - self.context) // self.step))
 
     def __len__(self) -> int:
-        """How many batches; the last one may have fewer rows."""
+        """Number of batches; the last one may have fewer rows."""
         return -(-self.windows // self.batch)
 
     def __iter__(self) -> Iterator[Batch]:
         return map(self.make, range(len(self)))
 
     def make(self, index: int) -> Batch:
-        """Batch number `index`."""
+        """Batch `index`, from 0 to len(self) - 1."""
         if not is_integer(index) or not 0 <= index < len(self):
-            raise TextError(f"expected the number of a batch, from 0 to {len(self) - 1:,}, got {index!r}.")
+            raise TextError(f"expected a batch index from 0 to {len(self) - 1:,}, got {index!r}.")
         numbers = range(index * self.batch, min((index + 1) * self.batch, self.windows))
         tokens: Tokens = np.zeros((len(numbers), self.context), dtype=np.int64)
         targets: Tokens = np.full((len(numbers), self.context), IGNORED, dtype=np.int64)
         for row, number in enumerate(numbers):
             begin = number * self.step
-            there = self.tokens[begin : begin + self.context + 1]
-            old = self.context - self.step if number else 0  # places that the window before has counted
-            tokens[row, : len(there) - 1] = there[:-1]
-            targets[row, old : len(there) - 1] = there[1 + old :]
+            window = self.tokens[begin : begin + self.context + 1]
+            counted = self.context - self.step if number else 0  # targets of the previous window
+            tokens[row, : len(window) - 1] = window[:-1]
+            targets[row, counted : len(window) - 1] = window[1 + counted :]
         return Batch(tokens, targets)
 
 
-def _require(tokens: Row, **sizes: int) -> None:
+def _require(tokens: TokenSequence, **sizes: int) -> None:
     if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
-        raise TextError(f"expected a row of token numbers, got shape {tokens.shape} of {tokens.dtype}.")
+        raise TextError(f"expected a 1-D array of token ids, got shape {tokens.shape} of {tokens.dtype}.")
     for name, value in sizes.items():
         if not is_integer(value) or value < 1:
             raise TextError(f"expected {name} to be an integer ≥ 1, got {value!r}.")
 
 
 def perplexity(loss: float) -> float:
-    """Of a mean loss in nats; infinite where no number is so large."""
-    return math.exp(loss) if loss < _LARGEST else math.inf
+    """The perplexity of a mean loss in nats; infinite where it overflows."""
+    return math.exp(loss) if loss < _LARGEST_LOSS else math.inf

@@ -1,14 +1,14 @@
-"""Texts that can be had by name. They are fetched when asked for, and never lie in this repository.
+"""Corpora that can be prepared by name. They are downloaded on request and are not part of this repository.
 
-- `wikitext2`: WikiText-2, raw (CC BY-SA): articles of Wikipedia in the usual three splits, one document each.
+- `wikitext2`: WikiText-2, raw (CC BY-SA): Wikipedia articles in the usual three splits, one document per split.
 - `sotu`: State of the Union addresses, 1790 to 2026 (public domain): 249 documents.
 - `shakespeare`: plays and poems (public domain): 42 documents, the modern editions.
-- `openwebtext`: 8 million web pages, streamed by the package `datasets`; only this one needs more than a package index.
+- `openwebtext`: 8 million web pages, streamed with the package `datasets`; the others need a package index only.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from resolvent.text.fetch import Package, fingerprint
 from resolvent.text.files import TextError
@@ -44,29 +44,30 @@ CORPORA: dict[str, Package] = {
 }
 HUB = {"openwebtext": "Skylion007/openwebtext"}
 DOCUMENTS = {"Skylion007/openwebtext": 8_013_769}
-_INSTEAD = "Give files of your own instead: resolvent data prepare FILE.parquet (or .jsonl, .txt, or a folder of them)."
+_ALTERNATIVE = "Use your own files instead: resolvent data prepare FILE.parquet (or .jsonl, .txt, or a folder of them)."
 
 
 def hub_revision(name: str) -> str:
-    """The revision that is there now, from one question: without an answer this fails at once."""
+    """The current revision of a dataset, from a single request, so that a missing network fails at once."""
     try:
         import datasets  # noqa: F401
         from huggingface_hub import HfApi
     except ImportError as error:
-        raise ImportError(f"{name} is streamed by the package datasets: pip install datasets. {_INSTEAD}") from error
+        raise ImportError(f"{name} needs the package datasets: pip install datasets. {_ALTERNATIVE}") from error
     try:
         return str(HfApi().dataset_info(name, timeout=10).sha)
-    except Exception as error:  # offline has many classes, of several packages
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise TextError(f"cannot reach {name} ({said}). It needs a network. {_INSTEAD}") from error
+    except Exception as error:  # a missing network raises many classes, from several packages
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise TextError(f"cannot reach {name} ({reason}). It needs a network. {_ALTERNATIVE}") from error
 
 
-def hub_records(name: str, revision: str, begin: int) -> Any:
-    """The records from number `begin` on, one at a time."""
+def hub_records(name: str, revision: str, begin: int) -> Iterable[Mapping[str, object]]:
+    """Stream the records of a dataset, starting at index `begin`."""
     import datasets
 
     try:
         stream = datasets.load_dataset(name, split="train", streaming=True, revision=revision)
-    except RuntimeError:  # a loading script, which newer releases refuse; the converted files are the same texts
+    except RuntimeError:  # newer releases reject loading scripts; the converted files hold the same texts
         stream = datasets.load_dataset(name, split="train", streaming=True, revision="refs/convert/parquet")
-    return stream.skip(begin)
+    records: Iterable[Mapping[str, object]] = stream.skip(begin)
+    return records

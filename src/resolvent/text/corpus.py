@@ -1,121 +1,105 @@
-"""A prepared corpus on disk: a file of 16-bit token numbers for each split, and `corpus.json`, which describes them."""
+"""A prepared corpus on disk: a file of 16-bit token ids for each split, and `corpus.json`, which describes them."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
-from resolvent.patterns.errors import closest
+from resolvent.errors import closest, shortened
 from resolvent.text.files import TextError, sha256_of
-from resolvent.text.sources import SPLITS
-from resolvent.text.tokenizer import Tokenizer, kind_of
+from resolvent.text.info import FORMAT, SPLIT_RULES, VERSION, CorpusInfo, JsonObject, SplitCounts
+from resolvent.text.tokenizer import Tokenizer, tokenizer_class
+from resolvent.untrusted import read
 
-FORMAT, VERSION = "resolvent-corpus", 1
 SIDECAR = "corpus.json"
-PARTIAL = ".partial"  # ends the name of a folder that is not finished
+PARTIAL = ".partial"  # suffix of the folder of an unfinished corpus
 DTYPE = np.dtype("<u2")
 _AGAIN = "Delete the folder and prepare it again."
-_RULES = {
-    "kept": "splits as in the source",
-    "tail": "held out: the end of each text",
-    "files": "held out: files, by their hash",
-    "documents": "held out: documents, by their hash",
-}
-
-
-@final
-@dataclass(frozen=True)
-class Counts:
-    """What a split holds. `bytes` and `lines` (line ends) are of its text, without the tokens between documents."""
-
-    tokens: int = 0
-    documents: int = 0
-    bytes: int = 0
-    lines: int = 0
 
 
 @final
 @dataclass(frozen=True)
 class Corpus:
-    """A prepared corpus; `open` checks it, `split` gives the tokens of a part. `about` is all that the sidecar says."""
+    """A prepared corpus: `open` checks it, `split` returns the tokens of a split."""
 
     folder: Path
-    about: dict[str, Any]
-    counts: dict[str, Counts]
+    info: CorpusInfo
 
     @classmethod
     def open(cls, folder: str | Path, tokenizer: str | Tokenizer | None = None, *, hashes: bool = False) -> Corpus:
-        """The corpus in a folder, if its files are all there and as long as they should be.
+        """Open the corpus in a folder after checking that all files exist and have the right size.
 
-        With a `tokenizer`, also whether the tokens are its; with `hashes`, also whether every byte is as it was.
+        Args:
+            folder: The folder that `prepare` wrote.
+            tokenizer: Raise an error unless the tokens are this tokenizer's.
+            hashes: Read every byte and compare the sha256 of each file.
         """
         folder = Path(folder)
-        about = _sidecar(folder)
-        try:
-            counts = {
-                name: Counts(**{f.name: int(split[f.name]) for f in dataclasses.fields(Counts)})
-                for name, split in about["splits"].items()
-            }
-            wanted = {name: str(split["sha256"]) for name, split in about["splits"].items()}
-            own = (str(about["tokenizer"]["name"]), str(about["tokenizer"]["hash"]))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise TextError(f"{folder / SIDECAR} is damaged: {error!r} is missing or wrong. {_AGAIN}") from error
-        for name, count in counts.items():
-            _check(folder / f"{name}.bin", count.tokens, wanted[name] if hashes else None)
+        info = _read_sidecar(folder)
+        for name, split in info.splits.items():
+            _check_file(folder / f"{name}.bin", split.counts.tokens, split.sha256 if hashes else None)
         if tokenizer is not None:
-            other = kind_of(tokenizer) if isinstance(tokenizer, str) else tokenizer
-            if (other.name, other.hash) != own:
+            expected = tokenizer_class(tokenizer) if isinstance(tokenizer, str) else tokenizer
+            if (expected.name, expected.hash) != (info.tokenizer.name, info.tokenizer.hash):
                 raise TextError(
-                    f"{folder} holds tokens of '{own[0]}' ({own[1][:8]}…), not of '{other.name}' ({other.hash[:8]}…): "
-                    f"use that one, or prepare the text again with --tokenizer {other.name}."
+                    f"expected tokens of '{expected.name}' ({expected.hash[:8]}…) in {folder}, got tokens of "
+                    f"'{info.tokenizer.name}' ({info.tokenizer.hash[:8]}…): use that tokenizer, or prepare the text "
+                    f"again with --tokenizer {expected.name}."
                 )
-        if not any(count.tokens for count in counts.values()):
+        if not any(split.counts.tokens for split in info.splits.values()):
             raise TextError(f"{folder} is empty: none of its splits has a token. {_AGAIN}")
-        return cls(folder, about, counts)
+        return cls(folder, info)
+
+    @property
+    def counts(self) -> dict[str, SplitCounts]:
+        """Sizes of each split."""
+        return {name: split.counts for name, split in self.info.splits.items()}
 
     @property
     def tokenizer(self) -> str:
-        """The name of the tokenizer whose numbers these are."""
-        return str(self.about["tokenizer"]["name"])
+        """The name of the tokenizer."""
+        return self.info.tokenizer.name
 
     @property
     def vocab_size(self) -> int:
-        return int(self.about["tokenizer"]["vocab_size"])
+        return self.info.tokenizer.vocab_size
 
     def split(self, name: str) -> npt.NDArray[np.uint16]:
-        """The tokens of a split, mapped from the file and not read."""
+        """The tokens of a split, shape (tokens,), memory-mapped read-only."""
         if name not in self.counts:
             raise TextError(f"{self.folder} has no split '{name}': expected {', '.join(self.counts)}."
                             f"{closest(name, self.counts)}")  # fmt: skip
         if not self.counts[name].tokens:
             raise TextError(
-                f"the split '{name}' of {self.folder} is empty: too few documents for the share that is held out; "
+                f"the split '{name}' of {self.folder} is empty: too few documents for the held-out share; "
                 "prepare again with another --held-out."
             )
         return np.memmap(self.folder / f"{name}.bin", DTYPE, "r")
 
+    def to_dict(self) -> dict[str, object]:
+        """The folder and the content of `corpus.json`."""
+        return {"folder": str(self.folder), **self.info.to_dict()}
+
     def __str__(self) -> str:
-        about, tokenizer = self.about, self.about["tokenizer"]
-        sources = about["settings"]["corpus"] or f"{len(about['sources']):,} file{'s' * (len(about['sources']) != 1)}"
+        plan, files = self.info.plan, len(self.info.plan.sources)
+        sources = plan.settings.corpus or f"{files:,} file{'s' * (files != 1)}"
         lines = [
-            f"{sources} as {tokenizer['name']} tokens (vocabulary of {self.vocab_size:,}), {_RULES[about['rule']]}",
+            f"{sources} as {self.tokenizer} tokens (vocabulary of {self.vocab_size:,}), {SPLIT_RULES[plan.rule]}",
             f"{'split':10} {'documents':>11} {'lines':>13} {'bytes':>16} {'tokens':>15} {'bytes/token':>12}",
         ]
         for name, c in self.counts.items():
-            share = f"{c.bytes / c.tokens:.2f}" if c.tokens else ""
-            lines.append(f"{name:10} {c.documents:>11,} {c.lines:>13,} {c.bytes:>16,} {c.tokens:>15,} {share:>12}")
-        if about["replaced"]:
-            lines.append(f"{about['replaced']:,} characters were no UTF-8 and are U+FFFD")
+            ratio = f"{c.bytes / c.tokens:.2f}" if c.tokens else ""
+            lines.append(f"{name:10} {c.documents:>11,} {c.lines:>13,} {c.bytes:>16,} {c.tokens:>15,} {ratio:>12}")
+        if self.info.replaced:
+            lines.append(f"{self.info.replaced:,} characters were not valid UTF-8 and were replaced by U+FFFD")
         return "\n".join(lines)
 
 
-def _sidecar(folder: Path) -> dict[str, Any]:
+def _read_sidecar(folder: Path) -> CorpusInfo:
     path = folder / SIDECAR
     if not path.is_file():
         unfinished = folder.with_name(folder.name + PARTIAL).is_dir()
@@ -124,25 +108,27 @@ def _sidecar(folder: Path) -> dict[str, Any]:
         )
         raise TextError(f"there is no corpus in {folder}: expected a file {SIDECAR}; {hint}.")
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
+        content = read(path)
     except ValueError as error:
-        raise TextError(f"{path} is damaged: expected JSON ({error}). {_AGAIN}") from error
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise TextError(f"{path} is no corpus: expected format '{FORMAT}'.")
-    if about.get("version") != VERSION:
-        raise TextError(f"{path} has version {about.get('version')!r}, and this release reads {VERSION}. {_AGAIN}")
-    missing = [key for key in ("splits", "tokenizer", "sources", "settings", "rule", "replaced") if key not in about]
-    if missing or sorted(about["splits"]) != sorted(SPLITS) or about["rule"] not in _RULES:
-        raise TextError(f"{path} is damaged: expected splits {', '.join(SPLITS)} and what they are made of. {_AGAIN}")
-    return about
+        raise TextError(f"{path} is damaged: {error} {_AGAIN}") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise TextError(f"{path} is not a corpus: expected format '{FORMAT}'.")
+    if content.get("version") != VERSION or content["version"] is True:
+        raise TextError(
+            f"{path} has version {shortened(content.get('version'))}, and this release reads {VERSION}. {_AGAIN}"
+        )
+    try:
+        return CorpusInfo.read(JsonObject(content))
+    except TextError as error:
+        raise TextError(f"{path} is damaged: {error} {_AGAIN}") from error
 
 
-def _check(path: Path, tokens: int, sha256: str | None) -> None:
+def _check_file(path: Path, tokens: int, sha256: str | None) -> None:
     if not path.is_file():
         raise TextError(f"{path} is missing: expected {tokens:,} tokens. {_AGAIN}")
     size = path.stat().st_size
     if size != DTYPE.itemsize * tokens:
-        state = "truncated" if size < DTYPE.itemsize * tokens else "damaged"
-        raise TextError(f"{path} is {state}: expected {DTYPE.itemsize * tokens:,} bytes, got {size:,}. {_AGAIN}")
-    if sha256 is not None and (found := sha256_of(path)) != sha256:
-        raise TextError(f"{path} is damaged: expected sha256 {sha256[:16]}…, got {found[:16]}…. {_AGAIN}")
+        problem = "truncated" if size < DTYPE.itemsize * tokens else "damaged"
+        raise TextError(f"{path} is {problem}: expected {DTYPE.itemsize * tokens:,} bytes, got {size:,}. {_AGAIN}")
+    if sha256 is not None and (actual := sha256_of(path)) != sha256:
+        raise TextError(f"{path} is damaged: expected sha256 {sha256[:16]}…, got {actual[:16]}…. {_AGAIN}")

@@ -1,21 +1,22 @@
-"""What a corpus is made of: files, what is in them, and which split each text falls to.
+"""The sources of a corpus: which files it is made of, what they contain, and which split each document belongs to.
 
-Documents. A .txt file is one document; each line of a .jsonl file and each row of a .parquet file is one (its field
-`text`, or another that is named). .txt.gz and .jsonl.gz are unpacked while they are read. Empty documents are left out.
-Folders are searched for such files, in the order of their names.
+Documents. A text file is one document; each line of a .jsonl file and each row of a .parquet file is one (its field
+`text`, or the one named by `field`). Files that end in .gz are decompressed while they are read. Empty documents are
+skipped. A file that is named directly is plain text unless it ends in .jsonl, .jsonl.gz or .parquet; folders are
+searched for .txt, .jsonl and .parquet files (.gz too), in the order of their names.
 
-Splits. The first rule that fits:
+Splits. The first rule that applies:
 
-- *kept*: every file is named after a split (train, validation, valid, val or test; train-00000-of-00004 too), one of
-  them train: each goes where its name says.
-- *tail*: one or two .txt files: each gives its last share to test and the share before that to validation, cut at the
+- *kept*: every file is named after a split (train, validation, valid, val or test; train-00000-of-00004 too), at least
+  one of them train: each goes where its name says.
+- *tail*: one or two text files: the last share of each is test and the share before that is validation, cut at the
   next line end (or space, where none is near).
-- *files*: three or more .txt files: in the order of their sha256 the first share goes to test, the next to validation,
+- *files*: three or more text files: in the order of their sha256, the first share is test, the next is validation,
   at least one file each.
 - *documents*: anything else: the sha256 of a document's text, read as a number from 0 to 1, is below one share (test),
-  below two (validation), or above (train). Equal documents fall to the same split.
+  below two (validation), or above (train). Equal documents belong to the same split.
 
-The share is `held_out`, 5 % unless it is given.
+The share is `held_out`, 5 % by default.
 """
 
 from __future__ import annotations
@@ -29,43 +30,46 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast, final
+from typing import BinaryIO, cast, final
 
 from resolvent.text.files import BLOCK, TextError
+from resolvent.text.info import SPLITS, SourceInfo
 
-SPLITS = ("train", "validation", "test")
 _SUFFIXES = {".txt": "txt", ".txt.gz": "txt", ".jsonl": "jsonl", ".jsonl.gz": "jsonl", ".parquet": "parquet"}
-_NAMED = re.compile(r"(train|validation|valid|val|test)(-\d+-of-\d+)?(\.txt|\.jsonl|\.parquet)(\.gz)?")
-_NEAR = 2**16  # bytes within which a line end is looked for
+_SPLIT_NAME = re.compile(r"(train|validation|valid|val|test)(-\d+-of-\d+)?(\.\w+)?(\.gz)?")
+_LINE_END_SEARCH = 2**16  # bytes within which a line end is looked for
 
 
 @final
 @dataclass(frozen=True)
 class Source:
-    """A file of documents. `split` is None where each document has its own, or where `cuts` divide the file."""
+    """A file of documents. `split` is None if each document has its own, or if `cuts` divide the file."""
 
-    name: str  # without the folders above what was given
+    name: str  # relative to the file or folder that was passed
     path: Path
     kind: str  # txt, jsonl, parquet or hub
-    stored: int  # bytes of the file
-    changed: float  # when
-    bytes: int = 0  # of the content, unpacked
+    stored: int  # bytes of the file on disk
+    changed: float  # modification time
+    bytes: int = 0  # of the content, decompressed
     rows: int = 0  # of a parquet file
-    sha256: str = ""  # of the content, unpacked; the revision, for a hub
+    sha256: str = ""  # of the content, decompressed; the revision, for a hub dataset
     split: str | None = None
     cuts: tuple[int, int] | None = None  # where validation and test begin
 
-    def facts(self) -> dict[str, Any]:
-        """Everything but where and when, as plain values."""
-        found = dataclasses.asdict(self)
-        del found["path"], found["changed"]
-        return found | {"cuts": None if self.cuts is None else list(self.cuts)}
+    @property
+    def info(self) -> SourceInfo:
+        """What is recorded of the source: everything except path and time."""
+        return SourceInfo(self.name, self.kind, self.stored, self.bytes, self.rows, self.sha256, self.split, self.cuts)
 
-    def with_facts(self, facts: dict[str, Any]) -> Source:
-        return dataclasses.replace(self, **(facts | {"cuts": None if facts["cuts"] is None else tuple(facts["cuts"])}))
+    def with_info(self, info: SourceInfo) -> Source:
+        """The same file with what was recorded of it earlier."""
+        return Source(
+            info.name, self.path, info.kind, info.stored, self.changed,
+            info.bytes, info.rows, info.sha256, info.split, info.cuts,
+        )  # fmt: skip
 
     def ranges(self) -> list[tuple[str, int, int]]:
-        """The parts of a text file: split, begin and end in bytes."""
+        """The byte ranges of a text file as (split, begin, end)."""
         if self.cuts is None:
             assert self.split is not None
             return [(self.split, 0, self.bytes)]
@@ -73,133 +77,166 @@ class Source:
         return [(split, bounds[i], bounds[i + 1]) for i, split in enumerate(SPLITS)]
 
 
-def find(paths: Sequence[Path]) -> list[Source]:
-    """The files that are named, and those in folders that are named."""
-    found = []
+def find_sources(paths: Sequence[Path]) -> list[Source]:
+    """The files at these paths, and those inside folders at these paths."""
+    sources = []
     for path in paths:
         if path.is_dir():
-            inside = sorted((each for each in path.rglob("*") if _kind(each) and each.is_file()), key=_order(path))
-            if not inside:
-                raise TextError(f"no texts in the folder {path}: expected files that end in {', '.join(_SUFFIXES)}.")
-            found += [_source(each, f"{path.resolve().name}/{each.relative_to(path).as_posix()}") for each in inside]
+            files = sorted((file for file in path.rglob("*") if _kind(file) and file.is_file()), key=_sort_key(path))
+            if not files:
+                raise TextError(
+                    f"no texts in the folder {path}: expected files that end in {', '.join(_SUFFIXES)}. "
+                    "Pass files with other names directly."
+                )
+            sources += [_source(file, f"{path.resolve().name}/{file.relative_to(path).as_posix()}") for file in files]
         elif path.is_file():
-            if not _kind(path):
-                raise TextError(f"cannot read {path}: expected a name that ends in {', '.join(_SUFFIXES)}.")
-            found.append(_source(path, path.name))
+            sources.append(_source(path, path.name))
         else:
             raise TextError(f"there is no file or folder {path}.")
-    return found
+    return sources
 
 
-def survey(found: Sequence[Source], held_out: float, show: Callable[[int], None]) -> tuple[list[Source], str]:
-    """Read everything once: sizes, hashes, and from these the splits and the rule that gave them.
+def survey(sources: Sequence[Source], held_out: float, on_bytes: Callable[[int], None]) -> tuple[list[Source], str]:
+    """Read every source once for its size and hash; return the sources with their splits, and the rule that set them.
 
-    `show` is told the bytes that were read, as they are stored.
+    `on_bytes` is called with the number of bytes read, as they are stored.
     """
-    sources = []
-    for source in found:
-        sources.append(_measured(source))
-        show(source.stored)
-    if "hub" in {source.kind for source in sources}:
+    measured = []
+    for source in sources:
+        measured.append(_measure(source))
+        on_bytes(source.stored)
+    return _assign_splits(measured, held_out)
+
+
+def _assign_splits(sources: list[Source], held_out: float) -> tuple[list[Source], str]:
+    if any(source.kind == "hub" for source in sources):
         return sources, "documents"
-    names = [_NAMED.fullmatch(source.path.name) for source in sources]
-    kept = [re.sub(r"^val.*", "validation", name[1]) for name in names if name is not None]
-    if len(kept) == len(sources) and "train" in kept:
-        return [dataclasses.replace(s, split=split) for s, split in zip(sources, kept, strict=True)], "kept"
+    matches = [_SPLIT_NAME.fullmatch(source.path.name) for source in sources]
+    named = [re.sub(r"^val.*", "validation", match[1]) for match in matches if match is not None]
+    if len(named) == len(sources) and "train" in named:
+        return [dataclasses.replace(s, split=split) for s, split in zip(sources, named, strict=True)], "kept"
     if any(s.kind != "txt" for s in sources):
-        falls = [share_of(s.sha256, held_out) if s.kind == "txt" else None for s in sources]
-        return [dataclasses.replace(s, split=split) for s, split in zip(sources, falls, strict=True)], "documents"
+        splits = [split_of_hash(s.sha256, held_out) if s.kind == "txt" else None for s in sources]
+        return [dataclasses.replace(s, split=split) for s, split in zip(sources, splits, strict=True)], "documents"
     texts = [i for i, s in enumerate(sources) if s.bytes]
     if len(texts) < 3:
-        return [dataclasses.replace(s, cuts=_tails(s, held_out)) for s in sources], "tail"
+        return [dataclasses.replace(s, cuts=_tail_cuts(s, held_out)) for s in sources], "tail"
     texts.sort(key=lambda i: (sources[i].sha256, i))
     count = max(1, round(held_out * len(texts))) if held_out else 0
     held = dict.fromkeys(texts[:count], "test") | dict.fromkeys(texts[count : 2 * count], "validation")
     return [dataclasses.replace(s, split=held.get(i, "train")) for i, s in enumerate(sources)], "files"
 
 
-def share_of(digest: str, held_out: float) -> str:
+def split_of_hash(digest: str, held_out: float) -> str:
     """The split of a document with this sha256."""
-    share = int(digest[:16], 16) / 2**64
-    return "test" if share < held_out else "validation" if share < 2 * held_out else "train"
+    fraction = int(digest[:16], 16) / 2**64
+    return "test" if fraction < held_out else "validation" if fraction < 2 * held_out else "train"
 
 
-def unchanged(found: Sequence[Source], facts: Sequence[dict[str, Any]], since: float) -> bool:
-    """Nothing was touched since then, as far as names, sizes and times tell."""
-    alike = [(s.name, s.stored) for s in found] == [(f["name"], f["stored"]) for f in facts]
-    return alike and all(source.changed < since for source in found)
+def unchanged(sources: Sequence[Source], recorded: Sequence[SourceInfo], since: float) -> bool:
+    """Whether names and sizes are as recorded and no file was modified after `since`."""
+    same = [(s.name, s.stored) for s in sources] == [(info.name, info.stored) for info in recorded]
+    return same and all(source.changed < since for source in sources)
 
 
 @contextmanager
-def intact(name: str) -> Iterator[None]:
-    """Say which file is damaged, or cannot be read."""
+def explain_read_errors(name: str) -> Iterator[None]:
+    """Turn read errors into a `TextError` that names the file."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TextError(f"{name} is damaged: expected a whole gzip file ({error}).") from error
+        raise TextError(f"{name} is damaged: expected a complete gzip file ({error}).") from error
     except OSError as error:
-        said = error.strerror or error
+        reason = error.strerror or error
         raise TextError(
-            f"{name} cannot be read ({said}): expected a file that you may read, on a sound disk."
+            f"{name} cannot be read ({reason}): expected a readable file; check its permissions and the disk."
         ) from error
 
 
-def unpacked(path: Path) -> BinaryIO:
+def open_decompressed(path: Path) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 
-def parquet(source: Source) -> Any:
-    """A parquet file, opened by pyarrow."""
-    try:
-        import pyarrow
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise ImportError(f"{source.name} needs pyarrow: pip install 'resolvent[text]'.") from error
-    try:
-        return ParquetFile(source.path)
-    except pyarrow.ArrowInvalid as error:
-        raise TextError(f"{source.name} is damaged: expected a whole parquet file ({error}).") from error
+@final
+class ParquetTable:
+    """A parquet file, read by pyarrow one row group at a time."""
+
+    def __init__(self, source: Source) -> None:
+        try:
+            import pyarrow
+            from pyarrow.parquet import ParquetFile
+        except ImportError as error:
+            raise ImportError(f"{source.name} needs pyarrow: pip install 'resolvent[text]'.") from error
+        self._name = source.name
+        try:
+            self._file = ParquetFile(source.path)
+        except pyarrow.ArrowInvalid as error:
+            raise TextError(f"{source.name} is damaged: expected a complete parquet file ({error}).") from error
+
+    @property
+    def rows(self) -> int:
+        return int(self._file.metadata.num_rows)
+
+    @property
+    def columns(self) -> list[str]:
+        return [str(name) for name in self._file.schema_arrow.names]
+
+    @property
+    def group_sizes(self) -> list[int]:
+        """Rows of each row group."""
+        metadata = self._file.metadata
+        return [int(metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)]
+
+    def values(self, group: int, column: str) -> Iterator[object]:
+        """The values of a column in a row group."""
+        try:
+            for batch in self._file.iter_batches(1000, row_groups=[group], columns=[column]):
+                yield from batch.column(0).to_pylist()
+        except (OSError, ValueError) as error:  # what pyarrow raises for pages that it cannot read
+            reason = str(error).splitlines()[0]
+            raise TextError(f"{self._name} is damaged: expected a complete parquet file ({reason}).") from error
 
 
 def _kind(path: Path) -> str | None:
     return next((kind for suffix, kind in _SUFFIXES.items() if path.name.endswith(suffix)), None)
 
 
-def _order(folder: Path) -> Callable[[Path], str]:
+def _sort_key(folder: Path) -> Callable[[Path], str]:
     return lambda path: path.relative_to(folder).as_posix()
 
 
 def _source(path: Path, name: str) -> Source:
-    seen = path.stat()
-    return Source(name, path, _kind(path) or "", seen.st_size, max(seen.st_mtime, seen.st_ctime))
+    status = path.stat()
+    return Source(name, path, _kind(path) or "txt", status.st_size, max(status.st_mtime, status.st_ctime))
 
 
-def _measured(source: Source) -> Source:
+def _measure(source: Source) -> Source:
     if source.kind == "hub":
         return source
     digest, size = hashlib.sha256(), 0
-    with intact(source.name), unpacked(source.path) as file:
+    with explain_read_errors(source.name), open_decompressed(source.path) as file:
         while block := file.read(BLOCK):
             digest.update(block)
             size += len(block)
-    rows = parquet(source).metadata.num_rows if source.kind == "parquet" else 0
+    rows = ParquetTable(source).rows if source.kind == "parquet" else 0
     return dataclasses.replace(source, bytes=size, rows=rows, sha256=digest.hexdigest())
 
 
-def _tails(source: Source, held_out: float) -> tuple[int, int]:
+def _tail_cuts(source: Source, held_out: float) -> tuple[int, int]:
+    """Where validation and test begin in a text file."""
     cuts = []
-    with intact(source.name), unpacked(source.path) as file:
-        for share in (1 - 2 * held_out, 1 - held_out):
-            target = round(share * source.bytes)
+    with explain_read_errors(source.name), open_decompressed(source.path) as file:
+        for fraction in (1 - 2 * held_out, 1 - held_out):
+            target = round(fraction * source.bytes)
             file.seek(target)
-            near = file.read(_NEAR)
-            cuts.append(target + (_line_end(near) if target < source.bytes else 0))
+            following = file.read(_LINE_END_SEARCH)
+            cuts.append(target + (_next_cut(following) if target < source.bytes else 0))
     return cuts[0], cuts[1]
 
 
-def _line_end(near: bytes) -> int:
-    """After the first line end, or the first space, or at the first character."""
-    for gap in (b"\n", b" "):
-        if gap in near:
-            return near.index(gap) + 1
-    return next((i for i, byte in enumerate(near[:4]) if byte & 0xC0 != 0x80), 0)
+def _next_cut(data: bytes) -> int:
+    """After the first line end, else after the first space, else at the first character boundary."""
+    for separator in (b"\n", b" "):
+        if separator in data:
+            return data.index(separator) + 1
+    return next((i for i, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)

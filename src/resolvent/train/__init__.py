@@ -1,6 +1,23 @@
-"""Training: one loop for all tasks, records, checkpoints that a run goes on from exactly."""
+"""Training: one loop for all tasks, typed records, checkpoints that a run resumes from exactly.
+
+Only what needs torch loads it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from resolvent.train.config import RunConfig, TrainConfig
-from resolvent.train.loop import DivergedError, Progress, train
+from resolvent.train.record import Record
 
-__all__ = ["DivergedError", "Progress", "RunConfig", "TrainConfig", "train"]
+if TYPE_CHECKING:
+    from resolvent.train.loop import DivergedError, Progress, train
+
+__all__ = ["DivergedError", "Progress", "Record", "RunConfig", "TrainConfig", "train"]
+
+_NEEDS_TORCH = ("DivergedError", "Progress", "train")
+
+
+def __getattr__(name: str) -> object:
+    if name in _NEEDS_TORCH:
+        return getattr(import_module("resolvent.train.loop"), name)
+    raise AttributeError(f"module 'resolvent.train' has no attribute {name!r}")

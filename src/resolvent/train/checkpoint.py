@@ -1,7 +1,10 @@
-"""A run in the middle, on disk: model, optimizer, and where it stands.
+"""Checkpoints: model, optimizer and the state of a run, on disk.
 
-One safetensors file, replaced whole; or a folder that every process writes to (see `shards`) if weights are sharded. A
-run goes on from either, whichever way it is to go on.
+One safetensors file, replaced atomically; or a folder that every process writes to (see `shards`) if weights are
+sharded. A run resumes from either, in either mode.
+
+Version 2 holds a digest of itself, so that a single damaged byte is found. Files of version 1, of release 0.1.0, have
+none and are read without; their names, shapes, dtypes and counters are checked all the same.
 """
 
 from __future__ import annotations
@@ -9,108 +12,144 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import safetensors
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from resolvent.files import whole
+from resolvent.errors import shortened
+from resolvent.files import atomic_write
 from resolvent.model import LanguageModel
+from resolvent.tensor_files import UNSEALED, TensorFile, differences, read_header, seal, seal_is_broken
 from resolvent.train import shards
 from resolvent.train.processes import Processes
+from resolvent.train.state import SavedRun
+from resolvent.untrusted import parse
 
 FILE, FOLDER = "checkpoint.safetensors", "checkpoints"
-FORMAT, VERSION = "resolvent-checkpoint", "1"
-_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+FORMAT, VERSION = "resolvent-checkpoint", 2
+_ADVICE = "delete it to begin the run again."
 
 
 def write(
-    folder: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, about: dict[str, Any], processes: Processes,
-    parallel: str,
-) -> None:  # fmt: skip
-    """Into the folder of a run. What is there of the other kind is older, and goes."""
-    if parallel == "shard":
-        shards.save(folder / FOLDER, model, optimizer, about, processes)
+    folder: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, run: SavedRun, processes: Processes
+) -> None:
+    """Into the folder of a run. A checkpoint of the other kind is older, and is removed."""
+    if run.config.train.parallel == "shard":
+        shards.save(folder / FOLDER, model, optimizer, run, processes)
         if processes.first:
             (folder / FILE).unlink(missing_ok=True)
     elif processes.first:
-        save(folder / FILE, model, optimizer, about)
+        save(folder / FILE, model, optimizer, run)
         _remove_folder(folder / FOLDER)
 
 
 def read(
     folder: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, processes: Processes,
-    accept: Callable[[dict[str, Any]], None] = lambda _: None,
-) -> dict[str, Any] | None:  # fmt: skip
-    """Put model and optimizer where they were last; what was said about them, or None if there is no checkpoint.
+    check: Callable[[SavedRun], None] = lambda _: None,
+) -> SavedRun | None:  # fmt: skip
+    """Restore model and optimizer from the latest checkpoint; what was saved with them, or None if there is none.
 
-    What was said goes to `accept` first, which may refuse.
+    `check` sees it first, and may raise an error.
     """
-    parts, path = shards.latest(folder / FOLDER), folder / FILE
-    about = _about(path) if path.exists() else None
-    steps = [0 if found is None else found["state"]["step"] for found in (about, None if parts is None else parts[1])]
-    processes.agree(max(steps))
-    if parts is not None and steps[1] > steps[0]:
-        accept(parts[1])
-        shards.read(parts[0], model, optimizer, processes)
-        return parts[1]
-    if about is not None:
-        accept(about)
-    if about is not None and processes.sharded:
-        shards.read(folder, model, optimizer, processes)  # whole tensors in one file are parts, too
-    elif about is not None:
-        load(path, model, optimizer)
-    return about
+    sharded, single = shards.latest(folder / FOLDER), _read(folder / FILE)
+    steps = [0 if each is None else each.run.state.step for each in (single, sharded)]
+    processes.check_same_step(max(steps))
+    if sharded is not None and steps[1] > steps[0]:
+        check(sharded.run)
+        shards.load(sharded, model, optimizer, processes)
+        return sharded.run
+    if single is None:
+        return None
+    check(single.run)
+    if processes.sharded:
+        shards.load_tensors(folder, single.run, single.version, model, optimizer, processes)  # full tensors in one file
+    else:
+        _load(single, model, optimizer)
+    return single.run
 
 
 def remove(folder: Path) -> None:
-    """A run that is done needs none."""
+    """A finished run needs none."""
     (folder / FILE).unlink(missing_ok=True)
     _remove_folder(folder / FOLDER)
 
 
 def _remove_folder(folder: Path) -> None:
-    (folder / shards.LATEST).unlink(missing_ok=True)  # first: nothing points to what is there in part
+    (folder / shards.LATEST).unlink(missing_ok=True)  # first: nothing points to an incomplete one
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def save(path: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """A kill at any moment leaves the one before or this one."""
+def save(path: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, run: SavedRun) -> None:
+    """A kill at any moment leaves the previous file or this one."""
     tensors = {f"model/{name}": t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         for moment, value in optimizer.state[parameter].items():
             tensors[f"optimizer/{moment}/{name}"] = torch.as_tensor(value).detach().cpu().contiguous()
-    with whole(path) as beside:
-        save_file(tensors, beside, metadata={"format": FORMAT, "version": VERSION, "state": json.dumps(state)})
+    header = {"format": FORMAT, "version": str(VERSION), "state": json.dumps(run.to_dict()), "sha256": UNSEALED}
+    with atomic_write(path) as temporary:
+        save_file(tensors, temporary, metadata=header)
+        seal(temporary)
 
 
-def _about(path: Path) -> dict[str, Any]:
-    """What was saved with the tensors."""
+@dataclass(frozen=True)
+class _Checkpoint:
+    """A file, and what was saved with its tensors, whose names are those of a version."""
+
+    file: TensorFile
+    run: SavedRun
+    version: int
+
+
+def _read(path: Path) -> _Checkpoint | None:
+    """None if there is no such file; an error if it is not what was written."""
+    if not path.exists():
+        return None
+    file = read_header(path, _ADVICE)
+    kind, version = file.metadata.get("format"), file.metadata.get("version")
+    if kind != FORMAT or version not in ("1", str(VERSION)):
+        raise ValueError(
+            f"{path} is not a checkpoint of this release: expected {FORMAT} 1 or {VERSION}, got {shortened(kind)} "
+            f"{shortened(version)}. Use the release that wrote it, or {_ADVICE}"
+        )
+    if version != "1" and "sha256" not in file.metadata:
+        raise ValueError(f"{path} has no digest: expected one, as in all checkpoints of version {VERSION}: {_ADVICE}")
+    if version != "1" and seal_is_broken(path):
+        raise ValueError(f"{path} is damaged: its sha256 is not the one it was written with: {_ADVICE}")
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            found = file.metadata() or {}
-    except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is damaged ({error}): delete it to begin the run again.") from error
-    if found.get("format") != FORMAT or found.get("version") != VERSION:
-        raise ValueError(f"{path} is no checkpoint of this release: expected {FORMAT} {VERSION}, got {found}.")
-    about: dict[str, Any] = json.loads(found["state"])
-    return about
+        if "state" not in file.metadata:
+            raise ValueError("expected the state of the run beside its tensors, got none.")
+        return _Checkpoint(file, SavedRun.from_dict(parse(file.metadata["state"]), int(version)), int(version))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error} To do without it, {_ADVICE}") from None
 
 
 def load(path: Path, model: LanguageModel, optimizer: torch.optim.Optimizer) -> None:
-    """Put model and optimizer back where they were."""
-    tensors = load_file(path)
-    weights = {name.removeprefix("model/"): t for name, t in tensors.items() if name.startswith("model/")}
-    own = model.state_dict()
-    wrong = [name for name in own.keys() | weights.keys()
-             if name not in own or name not in weights or own[name].shape != weights[name].shape]  # fmt: skip
-    if wrong:
-        raise ValueError(f"{path} is of another model: {', '.join(sorted(wrong)[:3])} do not fit.")
-    model.load_state_dict(weights)
+    """Restore model and optimizer from a file."""
+    checkpoint = _read(path)
+    if checkpoint is None:
+        raise FileNotFoundError(f"expected a checkpoint, and {path} does not exist.")
+    _load(checkpoint, model, optimizer)
+
+
+def _load(checkpoint: _Checkpoint, model: LanguageModel, optimizer: torch.optim.Optimizer) -> None:
+    path, version = checkpoint.file.path, checkpoint.version
+    expected = shards.expected_tensors(model, checkpoint.run.state)
+    names = {name: shards.tensor_name(name, version) for name in expected}
+    if wrong := differences({names[name]: t for name, t in expected.items()}, checkpoint.file.tensors):
+        raise ValueError(f"{path} is incomplete, or of another model. {wrong}. Nothing was loaded: {_ADVICE}")
+    try:
+        stored: dict[str, Tensor] = load_file(path)
+    except safetensors.SafetensorError as error:  # tensors that overlap
+        raise ValueError(f"{path} is damaged ({error}): {_ADVICE}") from None
+    tensors = {name: stored[names[name]] for name in expected}
+    shards.check_steps(tensors, checkpoint.run.state, f"{path} is damaged", _ADVICE)
+    model.load_state_dict({name: tensors[f"model/{name}"] for name in model.state_dict()})
     for name, parameter in model.named_parameters():
-        for moment in _MOMENTS:
+        for moment in shards.MOMENTS:
             value = tensors.get(f"optimizer/{moment}/{name}")
             if value is not None:
                 optimizer.state[parameter][moment] = value if moment == "step" else value.to(parameter.device)

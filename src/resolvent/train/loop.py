@@ -1,265 +1,261 @@
-"""The training loop: one for all tasks. State is explicit and on disk, so that a run can be killed and go on."""
+"""The training loop: one for all tasks. State is explicit and on disk, so that an interrupted run can resume."""
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from resolvent.files import locked, room_for, write_text
+from resolvent.batch import IGNORED
+from resolvent.errors import RunError
+from resolvent.files import locked, require_writable
 from resolvent.model import LanguageModel
-from resolvent.patterns.errors import RunError
-from resolvent.tasks import IGNORED, Task
-from resolvent.train import checkpoint, record, shards
+from resolvent.tasks import Measure, Task
+from resolvent.train import checkpoint, metrics, record, shards
 from resolvent.train.config import RunConfig, TrainConfig
-from resolvent.train.evaluate import accuracy
-from resolvent.train.perplexity import on_text
-from resolvent.train.processes import Processes, rank_here
-from resolvent.train.text import Text
+from resolvent.train.evaluate import evaluate
+from resolvent.train.metrics import MetricsLog, StepMetrics
+from resolvent.train.precision import autocast
+from resolvent.train.processes import Processes, process_rank
+from resolvent.train.record import CurvePoint, Environment, Record
+from resolvent.train.state import SavedRun, TrainState
 
-_MEMORY = 100  # steps that a usual gradient is averaged over
-RECORD, METRICS = "run.json", "metrics.jsonl"
+_AVERAGED = 100  # steps that the norm of the gradient is averaged over
 
 
 class DivergedError(RunError):
     """Loss or gradients were not finite for too long."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Progress:
-    """Where a run stands: handed to `report` after every step."""
+    """How far a run is: handed to `on_progress` after every step."""
 
     step: int
     steps: int
     loss: float
     gradient_norm: float
     learning_rate: float
-    found: dict[str, float]  # at the last evaluation: accuracy, or perplexity
     tokens_per_second: float
+    measure: Measure
+    value: float | None  # accuracy or perplexity at the last evaluation
 
 
-@dataclass
-class _State:
-    """What a checkpoint holds beside tensors."""
-
-    step: int = 0
-    seconds: float = 0.0
-    tokens: int = 0
-    skipped: int = 0
-    in_a_row: int = 0
-    usual_norm: float = 0.0  # of the gradient, a running average
-    curve: list[list[float]] = field(default_factory=list)  # step, loss, and accuracy or perplexity when evaluated
-    solved_at: int | None = None
+OnProgress = Callable[[Progress], None]
 
 
-def train(
-    config: RunConfig, folder: Path | None = None, report: Callable[[Progress], None] = lambda _: None
-) -> dict[str, Any]:
-    """Train from scratch, or on from the checkpoint in the folder; the run's record.
+def train(config: RunConfig, folder: Path | None = None, on_progress: OnProgress = lambda _: None) -> Record:
+    """Train from scratch, or resume from the checkpoint in the folder; the run's record.
 
-    A finished run is not trained again: its record is read and returned. Of several processes, all must call this; the
-    first one writes, and reports.
+    A finished run is not trained again: its record is read and returned, from a read-only folder, too. Of several
+    processes, all must call this; the first one writes, and reports progress.
     """
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    first = rank_here() == 0
+    config = config.prepared()
+    finished = _finished(config, folder)
+    if finished is not None:
+        return finished
+    first = process_rank() == 0
+    if folder is not None and (first or config.train.parallel == "shard"):  # all write shards
+        require_writable(folder)
     with nullcontext() if folder is None or not first else locked(folder):
-        if folder is not None and (folder / RECORD).exists():
-            done = record.read(folder / RECORD)
-            _require_same(config, done["config"], folder)
-            if first:
-                checkpoint.remove(folder)  # if a kill came between the record and this
-            return done
-        with Processes.joined(config.train.parallel) as processes:
-            return _train(config, folder, report, processes)
+        finished = _finished(config, folder)  # by another process, while this one came for the lock
+        if finished is not None:
+            return finished
+        with Processes.init(config.train.parallel) as processes:
+            trainer = _Trainer(config, folder, processes)
+            trainer.resume()
+            trainer.train(on_progress)
+            return trainer.finish()
 
 
-def _train(
-    config: RunConfig, folder: Path | None, report: Callable[[Progress], None], processes: Processes
-) -> dict[str, Any]:
-    how, task = config.train, config.make_task()
-    torch.set_num_threads(how.threads)
-    processes.slices(how.batch)  # or a refusal, before anything is made
-    if how.parallel == "shard":
-        shards.require()
-    model = LanguageModel.seeded(config.model, how.seed).to(processes.device)
-    model.recompute = how.recompute
-    processes.spread(model)
-    optimizer = make_optimizer(model, how)
-    state = _State()
-    metrics = _Metrics(None if folder is None or not processes.first else folder / METRICS)
-    if folder is not None:
-        saved = checkpoint.read(folder, model, optimizer, processes,
-                                lambda about: _require_same(config, about["config"], folder))  # fmt: skip
-        state = state if saved is None else _State(**saved["state"])
-    metrics.forget_after(state.step)
-    begin, before = time.perf_counter(), state.seconds
-    measure = "perplexity" if isinstance(task, Text) else "accuracy"
-    while state.step < how.steps and state.solved_at is None:
-        most = math.inf
-        if how.spike is not None and state.usual_norm and state.step >= how.warmup:
-            most = how.spike * state.usual_norm
-        loss, norm, tokens = take_step(model, optimizer, task, how, state.step, processes, most)
-        _count_faults(loss, norm, most, state, how)
+class _Trainer:
+    """One run in one process: model, optimizer and state, and what is done with them."""
+
+    def __init__(self, config: RunConfig, folder: Path | None, processes: Processes) -> None:
+        settings = config.train
+        processes.slices(settings.batch)  # raises an error if there are more processes than sequences
+        if settings.parallel == "shard":
+            shards.require()
+        torch.set_num_threads(settings.threads)
+        self.config, self.folder, self.processes = config, folder, processes
+        self.model = LanguageModel.seeded(config.model, settings.seed).to(processes.device)
+        self.model.recompute = settings.recompute
+        processes.shard_model(self.model)
+        self.optimizer = make_optimizer(self.model, settings)
+        self.state = TrainState()
+        self.log = MetricsLog(None if folder is None or not processes.first else folder / metrics.FILE)
+
+    def resume(self) -> None:
+        """Restore the latest checkpoint, if there is one."""
+        folder = self.folder
+        if folder is not None:
+            saved = checkpoint.read(folder, self.model, self.optimizer, self.processes,
+                                    lambda saved: _require_same(self.config, saved.config, folder))  # fmt: skip
+            self.state = self.state if saved is None else saved.state
+        self.log.truncate_after(self.state.step)
+
+    def train(self, on_progress: OnProgress) -> None:
+        """Take steps until the last, or until the task is solved."""
+        settings, state = self.config.train, self.state
+        begin, before = time.perf_counter(), state.seconds
+        while state.step < settings.steps and state.solved_at is None:
+            loss, norm = self._step()
+            state.seconds = before + time.perf_counter() - begin
+            last = state.step == settings.steps
+            evaluated = last or state.step % settings.eval_every == 0
+            if evaluated:
+                self._evaluate(loss)
+            self._report(loss, norm, evaluated, on_progress)
+            if self.folder is not None and not last and state.step % settings.checkpoint_every == 0:
+                saved = SavedRun(self.config, state)
+                checkpoint.write(self.folder, self.model, self.optimizer, saved, self.processes)
+
+    def finish(self) -> Record:
+        """Evaluate, and write the model and the record, whose existence says that the run is finished."""
+        state = self.state
+        result = Record(
+            config=self.config,
+            environment=Environment.current(),
+            parameters=self.model.parameter_count(),
+            seconds=state.seconds,
+            steps=state.step,
+            tokens=state.tokens,
+            skipped_steps=state.skipped_steps,
+            solved_at=state.solved_at,
+            evaluation=evaluate(self.model, self.config, self.processes),
+            curve=state.curve,
+        )
+        if self.folder is not None:
+            model = self.processes.gather_model(self.model)
+            if self.processes.first:
+                model.save(self.folder / "model")
+                result.write(self.folder / record.FILE)
+                checkpoint.remove(self.folder)
+            self.processes.barrier()  # the record exists when any of them returns
+        return result
+
+    def _step(self) -> tuple[float, float]:
+        """Take one step, and count it: loss, and norm of the gradient."""
+        settings, state = self.config.train, self.state
+        max_norm = math.inf
+        if settings.spike is not None and state.average_norm and state.step >= settings.warmup:
+            max_norm = settings.spike * state.average_norm
+        scale = state.loss_scale if settings.precision == "float16" else 1.0
+        loss, norm, tokens = take_step(
+            self.model, self.optimizer, self.config.task, settings, state.step, self.processes, max_norm, scale
+        )
+        if settings.precision == "float16":
+            state.adapt_scale(overflowed=not math.isfinite(norm))
+        _count_skipped(loss, norm, max_norm, state, settings)
         state.step += 1
         state.tokens += tokens
-        state.seconds = before + time.perf_counter() - begin
-        last = state.step == how.steps
-        found: dict[str, float] = {}
-        if last or state.step % how.eval_every == 0:
-            found = {measure: evaluate(model, task, how, processes, part=True)[measure]}
-            state.curve.append([state.step, loss, found[measure]])
-            solved = how.solved is not None and measure == "accuracy" and found[measure] >= how.solved
-            if solved and how.divisor(state.step) == 1:
-                state.solved_at = state.step
-        rate, speed = learning_rate(how, state.step - 1), state.tokens / state.seconds
-        if found or state.step % how.log_every == 0:
-            metrics.write(step=state.step, loss=loss, learning_rate=rate, gradient_norm=norm, seconds=state.seconds,
-                          tokens_per_second=speed, **found)  # fmt: skip
-        known = {measure: state.curve[-1][2]} if state.curve else {}
-        if processes.first:
-            report(Progress(state.step, how.steps, loss, norm, rate, known, speed))
-        if folder is not None and not last and state.step % how.checkpoint_every == 0:
-            about = {"config": config.to_dict(), "state": vars(state)}
-            checkpoint.write(folder, model, optimizer, about, processes, how.parallel)
-    result = {
-        "config": config.to_dict(),
-        "surroundings": record.surroundings(),
-        "parameters": model.parameter_count(),
-        "seconds": state.seconds,
-        "steps": state.step,
-        "tokens": state.tokens,
-        "skipped_steps": state.skipped,
-        "solved_at": state.solved_at,
-        "evaluation": evaluate(model, task, how, processes),
-        "curve": state.curve,
-    }
-    if folder is not None:
-        whole = processes.gathered(model)
-        if processes.first:
-            whole.save(folder / "model")
-            record.write(folder / RECORD, result)
-            checkpoint.remove(folder)
-        processes.wait()  # the record is there when any of them returns
-    return {"format": record.FORMAT, "version": record.VERSION, **json.loads(json.dumps(result))}
+        return loss, norm
+
+    def _evaluate(self, loss: float) -> None:
+        """Add a point to the curve; an accuracy on full sizes may end the run."""
+        settings, state = self.config.train, self.state
+        value = evaluate(self.model, self.config, self.processes, quick=True).value
+        state.curve = (*state.curve, CurvePoint(state.step, loss, value))
+        solved = settings.solved is not None and self.config.task.measure == "accuracy" and value >= settings.solved
+        if solved and settings.divisor(state.step) == 1:
+            state.solved_at = state.step
+
+    def _report(self, loss: float, norm: float, evaluated: bool, on_progress: OnProgress) -> None:
+        """Log the step, and report progress."""
+        settings, state, measure = self.config.train, self.state, self.config.task.measure
+        rate, speed = learning_rate(settings, state.step - 1), state.tokens / state.seconds
+        value = state.curve[-1].value if state.curve else None
+        if evaluated or state.step % settings.log_every == 0:
+            self.log.write(StepMetrics(state.step, loss, rate, norm, state.seconds, speed,
+                                       **({measure: value} if evaluated else {})))  # fmt: skip
+        if self.processes.first:
+            on_progress(Progress(state.step, settings.steps, loss, norm, rate, speed, measure, value))
 
 
 def take_step(
-    model: LanguageModel, optimizer: torch.optim.Optimizer, task: Task | Text, how: TrainConfig, step: int,
-    processes: Processes, most: float = math.inf,
+    model: LanguageModel, optimizer: torch.optim.Optimizer, task: Task, settings: TrainConfig, step: int,
+    processes: Processes, max_norm: float = math.inf, scale: float = 1.0,
 ) -> tuple[float, float, int]:  # fmt: skip
     """One step on batch number `step`: loss, norm of the gradient, tokens.
 
-    What is not finite, or has a gradient above `most`, changes nothing.
+    If the loss is not finite, or the gradient's norm is not below `max_norm`, the weights stay as they are. The loss is
+    multiplied by `scale` for the backward pass, and gradients are divided by it.
     """
-    batch = task.batch(how.seed, step, how.batch, divisor=how.divisor(step))
+    batch = task.batch(settings.seed, step, settings.batch, divisor=settings.divisor(step))
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate(how, step)
+        group["lr"] = learning_rate(settings, step)
     total, scored = torch.zeros((), device=processes.device), int((batch.targets != IGNORED).sum())
-    for rows in processes.slices(how.batch, how.accumulate):
+    for rows in processes.slices(settings.batch, settings.accumulate):
         piece = batch.rows(rows)
         share = int((piece.targets != IGNORED).sum()) / scored
         goals = piece.targets if share else piece.tokens  # any will do with no weight, and all processes take this pass
         tokens, targets = (torch.from_numpy(t).to(processes.device) for t in (piece.tokens, goals))
-        with torch.autocast(processes.device.type, torch.bfloat16, enabled=how.precision == "bfloat16"):
+        with autocast(processes.device, settings.precision):
             loss = model.loss(tokens, targets) * share
-        loss.backward()
+        (loss * scale if scale != 1 else loss).backward()
         total += loss.detach()
-    total = processes.summed(total)
-    processes.sum_gradients(model)
-    value, size = float(total), processes.clip(model, how.clip)
-    if math.isfinite(value) and size < most:
+    total = processes.all_reduce(total)
+    processes.reduce_gradients(model)
+    if scale != 1:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= scale
+    value, norm = float(total), processes.clip_gradients(model, settings.clip)
+    if math.isfinite(value) and norm < max_norm:
         optimizer.step()
     optimizer.zero_grad()
-    return value, size, batch.tokens.size
+    return value, norm, batch.tokens.size
 
 
-def evaluate(
-    model: LanguageModel, task: Task | Text, how: TrainConfig, processes: Processes, *, part: bool = False
-) -> dict[str, Any]:
-    """On what was not trained on; of a text, the first `eval_batches` alone if `part`."""
-    if isinstance(task, Text):
-        batches = how.eval_batches if part else None
-        found = on_text(model, task, how.batch, precision=how.precision, batches=batches, processes=processes,
-                        parts=how.accumulate)  # fmt: skip
-    else:
-        found = accuracy(model, task, how.seed, how.eval_batches, how.batch, how.precision, processes, how.accumulate)
-    processes.settle(model)
-    return found
+def make_optimizer(model: LanguageModel, settings: TrainConfig) -> torch.optim.AdamW:
+    """AdamW; the model says which parameters decay."""
+    groups = model.parameter_groups(settings.weight_decay)
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=(settings.beta_1, settings.beta_2))
 
 
-def make_optimizer(model: LanguageModel, how: TrainConfig) -> torch.optim.AdamW:
-    """AdamW; decay on the matrices of layers alone: not on embeddings, gates, decays, norms and biases."""
-    gates = ("gate.weight", "coefficients.weight", "vectors.")
-    decayed: list[torch.nn.Parameter] = []
-    spared: list[torch.nn.Parameter] = []
-    for name, parameter in model.named_parameters():
-        matrix = parameter.ndim == 2 and not name.startswith("embedding") and not any(gate in name for gate in gates)
-        (decayed if matrix else spared).append(parameter)
-    groups = [{"params": decayed, "weight_decay": how.weight_decay}, {"params": spared, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=how.learning_rate, betas=(how.beta_1, how.beta_2))
-
-
-def learning_rate(how: TrainConfig, step: int) -> float:
+def learning_rate(settings: TrainConfig, step: int) -> float:
     """Linear warm-up, then a cosine to zero. Steps count from 0."""
-    if step < how.warmup:
-        return how.learning_rate * (step + 1) / how.warmup
-    along = (step - how.warmup) / max(how.steps - how.warmup, 1)
-    return how.learning_rate * 0.5 * (1 + math.cos(math.pi * along))
+    if step < settings.warmup:
+        return settings.learning_rate * (step + 1) / settings.warmup
+    share = (step - settings.warmup) / max(settings.steps - settings.warmup, 1)
+    return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * share))
 
 
-def _require_same(config: RunConfig, saved: dict[str, Any], folder: Path) -> None:
-    if other := config.differences(saved):
+def _finished(config: RunConfig, folder: Path | None) -> Record | None:
+    """The record of a finished run with these settings."""
+    if folder is None or not (folder / record.FILE).exists():
+        return None
+    finished = Record.read(folder / record.FILE)
+    _require_same(config, finished.config, folder)
+    if process_rank() == 0:
+        with suppress(OSError):  # a disk may be read-only by now
+            checkpoint.remove(folder)  # if a kill came between the record and this
+    return finished
+
+
+def _require_same(config: RunConfig, saved: RunConfig, folder: Path) -> None:
+    if different := config.differences(saved):
         raise ValueError(
-            f"{folder} holds a run with other settings ({other}): expected another folder, or the same settings."
+            f"{folder} holds a run with other settings ({different}): expected another folder, or the same settings."
         )
 
 
-def _count_faults(loss: float, norm: float, most: float, state: _State, how: TrainConfig) -> None:
-    if math.isfinite(loss) and norm < most:
-        state.in_a_row = 0
-        seen = min(norm, 2 * state.usual_norm or norm)  # a spike during warm-up does not make others usual
-        state.usual_norm += (seen - state.usual_norm) / min(state.step + 1, _MEMORY)
+def _count_skipped(loss: float, norm: float, max_norm: float, state: TrainState, settings: TrainConfig) -> None:
+    if math.isfinite(loss) and norm < max_norm:
+        state.skipped_in_a_row = 0
+        seen = min(norm, 2 * state.average_norm or norm)  # a spike during warm-up does not raise the average much
+        state.average_norm += (seen - state.average_norm) / min(state.step + 1, _AVERAGED)
         return
-    state.skipped += 1
-    state.in_a_row += 1
-    if state.in_a_row >= how.patience:
-        what = "not finite" if most == math.inf else f"not finite, or a norm above {most:.3g},"
+    state.skipped_steps += 1
+    state.skipped_in_a_row += 1
+    if state.skipped_in_a_row >= settings.patience:
+        what = "not finite" if max_norm == math.inf else f"not finite, or a norm above {max_norm:.3g},"
         raise DivergedError(
-            f"loss {loss}, gradient norm {norm} at step {state.step + 1}: {what} {state.in_a_row} times in a row. "
-            "Try a smaller learning_rate, a longer warmup or float32."
+            f"loss {loss}, gradient norm {norm} at step {state.step + 1}: {what} {state.skipped_in_a_row} times in a "
+            "row. Try a smaller learning_rate, a longer warmup or float32."
         )
-
-
-class _Metrics:
-    """Lines of JSON, one for each step that is logged."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-
-    def write(self, **values: float) -> None:
-        if self.path is not None:
-            with room_for(self.path), self.path.open("a") as file:
-                file.write(json.dumps(values) + "\n")
-
-    def forget_after(self, step: int) -> None:
-        """What was logged after the checkpoint happens again."""
-        if self.path is None or not self.path.exists():
-            return
-        kept = []
-        for line in self.path.read_text().splitlines():
-            try:
-                if json.loads(line)["step"] <= step:
-                    kept.append(line + "\n")
-            except ValueError:  # the line that was being written
-                break
-        write_text(self.path, "".join(kept))

@@ -1,58 +1,293 @@
-"""Records of runs: what was run, with what, how long, and what came out. Plain JSON; reports need nothing else."""
+"""Records of runs: what was run, with what, how long, and what came out. Reports need nothing else; no torch here."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
 import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, final
 
+from resolvent.errors import SettingError
+from resolvent.fields import (
+    Amount,
+    Count,
+    Share,
+    as_list,
+    as_mapping,
+    as_row,
+    as_text,
+    check_format,
+    check_names,
+    check_types,
+    field_names,
+)
 from resolvent.files import write_text
+from resolvent.tasks import Measure
+from resolvent.train import version1
+from resolvent.train.config import RunConfig
+from resolvent.untrusted import parse, read, read_lines
 
-FORMAT, VERSION = "resolvent-run", 1
+FILE = "run.json"
+FORMAT, VERSION = "resolvent-run", 2
 _PACKAGES = ("resolvent", "torch", "numpy", "numba")
+_BY = "by_"
 
 
-def surroundings() -> dict[str, Any]:
+class RecordError(SettingError):
+    """A file that is not a record of a run, or a damaged one."""
+
+
+@final
+@dataclass(frozen=True)
+class Slice:
+    """A mean over the targets whose position, size, distance or hops are from `first` to `last`."""
+
+    first: int
+    last: int
+    count: int
+    value: float
+
+
+class CurvePoint(NamedTuple):
+    """An evaluation during training; the value is the accuracy or the perplexity."""
+
+    step: int
+    loss: float
+    value: float
+
+
+@final
+@dataclass(frozen=True)
+class AccuracyEvaluation:
+    """Shares of correct tokens and of sequences without an error; `slices` by size, hops, distance or position."""
+
+    accuracy: Share
+    sequence_accuracy: Share
+    tokens: Count
+    slices: Mapping[str, tuple[Slice, ...]] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_types(self)
+
+    @property
+    def value(self) -> float:
+        return self.accuracy
+
+    def __str__(self) -> str:
+        return f"accuracy {self.accuracy:.4f} per token, {self.sequence_accuracy:.4f} per sequence"
+
+    def to_dict(self) -> dict[str, object]:
+        plain = {name: getattr(self, name) for name in ("accuracy", "sequence_accuracy", "tokens")}
+        return plain | {_BY + name: _rows(slices) for name, slices in self.slices.items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> AccuracyEvaluation:
+        slices = {key.removeprefix(_BY): _slices(values[key], key) for key in values if key.startswith(_BY)}
+        plain = {key: value for key, value in values.items() if not key.startswith(_BY)}
+        check_names(plain, ("accuracy", "sequence_accuracy", "tokens"), "an evaluation", optional=())
+        make: Callable[..., AccuracyEvaluation] = cls  # which checks its values
+        return make(**plain, slices=slices)
+
+
+@final
+@dataclass(frozen=True)
+class TextEvaluation:
+    """Predictions of the text of a split, in contexts of one length; the loss is in nats per token."""
+
+    split: str
+    stride: Count
+    context: Count
+    loss: float
+    perplexity: float
+    tokens: Count
+    by_position: tuple[Slice, ...]
+    bits_per_byte: float
+
+    def __post_init__(self) -> None:
+        check_types(self)
+
+    @property
+    def value(self) -> float:
+        return self.perplexity
+
+    def __str__(self) -> str:
+        return f"perplexity {self.perplexity:.2f}, {self.bits_per_byte:.3f} bits per byte on {self.split}"
+
+    def to_dict(self) -> dict[str, object]:
+        plain = {name: getattr(self, name) for name in field_names(type(self))}
+        return plain | {"by_position": _rows(self.by_position)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> TextEvaluation:
+        check_names(values, field_names(cls), "an evaluation on text", optional=())
+        by_position = _slices(values["by_position"], "by_position")
+        make: Callable[..., TextEvaluation] = cls  # which checks its values
+        return make(**{**values, "by_position": by_position})
+
+
+Evaluation = AccuracyEvaluation | TextEvaluation
+_EVALUATIONS: dict[Measure, type[AccuracyEvaluation] | type[TextEvaluation]] = {
+    "accuracy": AccuracyEvaluation,
+    "perplexity": TextEvaluation,
+}
+
+
+@final
+@dataclass(frozen=True)
+class Environment:
     """Versions, machine and commit."""
-    return {
-        "python": platform.python_version(),
-        **{name: metadata.version(name) for name in _PACKAGES},
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "commit": _commit(),
-    }
+
+    python: str
+    packages: Mapping[str, str]
+    machine: str
+    commit: str | None
+
+    def __post_init__(self) -> None:
+        check_types(self)
+
+    @classmethod
+    def current(cls) -> Environment:
+        machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"
+        packages = {name: metadata.version(name) for name in _PACKAGES}
+        return cls(platform.python_version(), packages, machine, _commit())
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> Environment:
+        check_names(values, field_names(cls), "an environment", optional=())
+        packages = {
+            name: as_text(version, name) for name, version in as_mapping(values["packages"], "packages").items()
+        }
+        make: Callable[..., Environment] = cls  # which checks its values
+        return make(**{**values, "packages": packages})
 
 
-def write(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all."""
-    write_text(path, json.dumps({"format": FORMAT, "version": VERSION, **content}, indent=1) + "\n")
+@final
+@dataclass(frozen=True)
+class Record:
+    """A finished run. `lengths` has evaluations in other contexts than the one trained on, where there are any."""
+
+    config: RunConfig
+    environment: Environment
+    parameters: Count
+    seconds: Amount
+    steps: Count
+    tokens: Count
+    skipped_steps: Count
+    solved_at: Count | None
+    evaluation: Evaluation
+    curve: tuple[CurvePoint, ...]
+    lengths: tuple[TextEvaluation, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_types(self)
+
+    @property
+    def seed(self) -> int:
+        return self.config.train.seed
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / max(self.seconds, 1e-9)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values for JSON."""
+        values = {name: getattr(self, name) for name in field_names(type(self))} | {
+            "config": self.config.to_dict(),
+            "environment": dataclasses.asdict(self.environment),
+            "evaluation": self.evaluation.to_dict(),
+            "lengths": [each.to_dict() for each in self.lengths],
+        }
+        if not self.lengths:
+            del values["lengths"]
+        return {"format": FORMAT, "version": VERSION, **values}
+
+    @classmethod
+    def from_dict(cls, content: object) -> Record:
+        """From plain values, of this version or version 1."""
+        values = as_mapping(content, "a run's record")
+        if check_format(values, FORMAT, (1, VERSION), "a run's record") == 1:
+            values = version1.record(values)
+        check_names(values, field_names(cls), "a run's record", optional=("lengths",))
+        config = RunConfig.from_dict(as_mapping(values["config"], "config"))
+        evaluation = _EVALUATIONS[config.task.measure]
+        made = {
+            "config": config,
+            "environment": Environment.from_dict(as_mapping(values["environment"], "environment")),
+            "evaluation": evaluation.from_dict(as_mapping(values["evaluation"], "evaluation")),
+            "curve": curve_from(values["curve"]),
+            "lengths": tuple(
+                TextEvaluation.from_dict(as_mapping(each, "an evaluation"))
+                for each in as_list(values.get("lengths", ()), "lengths")
+            ),
+        }
+        make: Callable[..., Record] = cls  # which checks its values
+        return make(**{**values, **made})
+
+    def write(self, path: Path) -> None:
+        """All of it, or the file as it was."""
+        write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Record:
+        try:
+            return cls.from_dict(read(path))
+        except ValueError as error:
+            raise RecordError(f"{path} is damaged, or not a record: {error} Move it away to run again.") from None
 
 
-def read(path: Path) -> dict[str, Any]:
-    """A record, or a clear refusal."""
-    try:
-        content = json.loads(path.read_text())
-    except (ValueError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path} is damaged: expected a run's record in JSON ({error}). Delete it to run again."
-        ) from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{path} is no record of a run: expected format '{FORMAT}'. Move it away to run again.")
-    if content.get("version") != VERSION:
-        raise ValueError(f"{path} has version {content.get('version')!r}, and this release reads {VERSION}.")
-    return content
+def write_records(records: Sequence[Record], path: Path) -> None:
+    """One record a line."""
+    lines = (json.dumps(record.to_dict(), separators=(",", ":")) + "\n" for record in records)
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def read_records(path: Path) -> list[Record]:
+    """The records of a file with one a line."""
+    records = []
+    for number, line in read_lines(path):
+        try:
+            records.append(Record.from_dict(parse(line)))
+        except ValueError as error:
+            raise RecordError(f"{path}, line {number}: expected a run's record in JSON ({error}).") from None
+    if not records:
+        raise RecordError(f"{path} is empty: expected records of runs, one a line.")
+    return records
+
+
+def curve_from(values: object) -> tuple[CurvePoint, ...]:
+    points = [as_row(point, "a point of the curve", 1, 3) for point in as_list(values, "curve")]
+    return tuple(CurvePoint(int(step), loss, value) for step, loss, value in points)
+
+
+def _rows(slices: Sequence[Slice]) -> list[tuple[float, ...]]:
+    return [(each.first, each.last, each.count, each.value) for each in slices]
+
+
+def _slices(values: object, name: str) -> tuple[Slice, ...]:
+    rows = [as_row(row, f"a row of {name}", 3, 4) for row in as_list(values, name)]
+    return tuple(Slice(int(first), int(last), int(count), value) for first, last, count, value in rows)
 
 
 def _commit() -> str | None:
-    """The commit of the source, if it lies in a repository."""
+    """The commit of the source, if a repository tracks it; a repository around an installed package does not."""
+    here = Path(__file__)
+    tracked = _git(here.parent, "ls-files", "--error-unmatch", here.name)
+    return None if tracked is None else _git(here.parent, "rev-parse", "--short", "HEAD")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git says of a folder, or None if it fails or is missing. Hooks of another repository set GIT_DIR to it."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        found = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"],
-            capture_output=True, text=True, timeout=10, check=False,
-        )  # fmt: skip
-    except OSError:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=False, env=own
+        )
+    except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None
+    return done.stdout.strip() or None if done.returncode == 0 else None

@@ -1,47 +1,58 @@
-"""A run in the middle, as a folder: every process writes its part, and any number of processes can read it.
+"""Sharded checkpoints: a folder to which every process writes its shard, and that any number of processes can read.
 
-    checkpoints/latest          the name of the one to go on from
-    checkpoints/step_20/        state.json, and a safetensors file from each process with the places of its parts
+    checkpoints/latest          the name of the one to resume from
+    checkpoints/step_20/        a safetensors file from each process with the offsets of its shards, and state.json,
+                                which has a digest of each, and one of itself
     checkpoints/step_10/        the one before
     checkpoints/step_30.tmp/    being written, or left by a kill
 
 torch.distributed.checkpoint moves the tensors, with its storage for safetensors: its usual one has pickles in it, which
 can run code. That storage keeps no list of what belongs together, and would leave zeros where a file is missing; so all
-that is written is looked at before it gets its name, and again before it is read.
+that is written is verified before it gets its name, and again before it is read. Version 1, of release 0.1.0, has no
+digests and is read without.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import safetensors
 import torch
 from torch import Tensor
 
-from resolvent.files import room_for, settle, write_text
+from resolvent.fields import as_integers, as_mapping, as_text, check_format
+from resolvent.files import explain_full_disk, fsync_folder, write_text
 from resolvent.model import LanguageModel
+from resolvent.model import version1 as model_version1
+from resolvent.tensor_files import TensorFile, read_header, sha256_of, some
 from resolvent.train.processes import Processes
+from resolvent.train.state import SavedRun, TrainState
+from resolvent.untrusted import open_file, parse
+from resolvent.untrusted import read as read_json
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-FORMAT, VERSION = "resolvent-shards", 1
+FORMAT, VERSION = "resolvent-shards", 2
 LATEST, STATE = "latest", "state.json"
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_OFFSETS = "DCP_SHARDING_INFO"  # where torch keeps, as JSON, the offsets of the shards in a file
 _KEPT = 2
 _ADVICE = f"Write the name of the checkpoint before it into '{LATEST}', or delete all of them to begin the run again."
 
 
 def require() -> None:
-    """What this needs of torch, or a refusal."""
+    """Raise an error if this torch cannot write such checkpoints."""
     try:
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter  # noqa: F401
     except ImportError as error:
@@ -52,80 +63,162 @@ def require() -> None:
 
 
 def save(
-    folder: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, about: dict[str, Any], processes: Processes
+    folder: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, run: SavedRun, processes: Processes
 ) -> None:
     """A kill at any moment leaves the one before or this one."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
-    from torch.distributed.checkpoint.state_dict_saver import save as save_parts
+    from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 
-    path = folder / f"step_{about['state']['step']}"
-    beside = path.with_name(f"{path.name}.tmp")
+    path = folder / f"step_{run.state.step}"
+    temporary = path.with_name(f"{path.name}.tmp")
     if processes.first:
-        for left in folder.glob("*.tmp"):
-            shutil.rmtree(left)
-        beside.mkdir(parents=True)
-    processes.wait()
+        for leftover in folder.glob("*.tmp"):
+            shutil.rmtree(leftover)
+        temporary.mkdir(parents=True)
+    processes.barrier()
     tensors = _tensors(model, optimizer)
-    with room_for(beside), _alone_on_purpose(), _first_failure():
-        save_parts(tensors, storage_writer=HuggingFaceStorageWriter(str(beside), save_distributed=True),
-                   no_dist=processes.count == 1)  # fmt: skip
-    processes.wait()
+    with explain_full_disk(temporary), _without_group_warning(), _first_failure():
+        save_shards(tensors, storage_writer=HuggingFaceStorageWriter(str(temporary), save_distributed=True),
+                    no_dist=processes.count == 1)  # fmt: skip
+    processes.barrier()
+    digests = _digests(temporary, processes)
     if not processes.first:
         return
-    if wrong := _unlike(_parts(beside), tensors):
+    if wrong := _mismatches(_stored(temporary), tensors):
         raise OSError(
-            f"{beside} does not have all that was written: {_some(wrong)}. "
+            f"{temporary} does not have all that was written: {some(wrong)}. "
             "Expected a folder that all processes share, on all machines."
         )
-    write_text(beside / STATE, json.dumps({"format": FORMAT, "version": VERSION, **about}))
-    settle(beside)
+    content = {"format": FORMAT, "version": VERSION, **run.to_dict(), "files": digests}
+    write_text(temporary / STATE, json.dumps(content | {"sha256": _digest_of(content)}))
+    fsync_folder(temporary)
     _remove(path)  # left by a run that was killed before it could be the latest
-    beside.rename(path)
-    settle(folder)
+    temporary.rename(path)
+    fsync_folder(folder)
     write_text(folder / LATEST, path.name + "\n")
     others = [other for other in folder.glob("step_*[0-9]") if other != path]
-    for old in sorted(others, key=_number)[: -_KEPT + 1]:
-        _remove(old)
+    for outdated in sorted(others, key=_number)[: -_KEPT + 1]:
+        _remove(outdated)
 
 
-def latest(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The checkpoint to go on from, and its state; None if there is none."""
+@dataclass(frozen=True)
+class ShardedCheckpoint:
+    """A complete checkpoint; tensors in it have the names of a version. `digests` by file; version 1 has none."""
+
+    folder: Path
+    run: SavedRun
+    version: int
+    digests: Mapping[str, str] | None
+
+
+def latest(folder: Path) -> ShardedCheckpoint | None:
+    """The checkpoint to resume from, or None if there is none."""
     pointer = folder / LATEST
     if not pointer.exists():
         return None
-    name = pointer.read_text().strip()
+    with open_file(pointer) as file:
+        name = file.read(100).decode("utf-8", "replace").strip()
     path = folder / name
-    if not re.fullmatch(r"step_\d+", name) or not path.is_dir():
+    if not re.fullmatch(r"step_\d{1,19}", name) or not path.is_dir():
         raise ValueError(f"{pointer} names '{name}', and there is no such checkpoint. {_ADVICE}")
     try:
-        about = json.loads((path / STATE).read_text())
+        content = as_mapping(read_json(path / STATE), "a checkpoint's state")
+        digest = content.pop("sha256", None)
+        expected = _digest_of(content)
+        version = check_format(content, FORMAT, (1, VERSION), "a sharded checkpoint")
+        digests = None
+        if version != 1:
+            if digest != expected:
+                raise ValueError("its sha256 is not the one it was written with.")
+            digests = {
+                key: as_text(value, key) for key, value in as_mapping(content.pop("files", None), "files").items()
+            }
+        run = SavedRun.from_dict(content, version)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{path / STATE} is damaged ({error}). {_ADVICE}") from error
-    if not isinstance(about, dict) or about.get("format") != FORMAT or about.get("version") != VERSION:
-        raise ValueError(f"{path} is no checkpoint of this release: expected {FORMAT} {VERSION}. {_ADVICE}")
-    return path, about
+        raise ValueError(f"{path / STATE} is damaged ({error}). {_ADVICE}") from None
+    return ShardedCheckpoint(path, run, version, digests)
 
 
-def read(path: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, processes: Processes) -> None:
-    """Put model and optimizer back where they were: each process reads what it has of them."""
+def load(
+    checkpoint: ShardedCheckpoint, model: LanguageModel, optimizer: torch.optim.Optimizer, processes: Processes
+) -> None:
+    """Restore model and optimizer: each process reads its shards."""
+    folder, digests = checkpoint.folder, checkpoint.digests
+    if digests is not None:
+        if wrong := sorted(digests.keys() ^ {path.name for path in _files(folder)}):
+            raise ValueError(f"{folder} is incomplete: {some(wrong)} do not belong together. {_ADVICE}")
+        actual = _digests(folder, processes)
+        if wrong := [name for name in digests if digests[name] != actual[name]]:
+            raise ValueError(f"a file in {folder} is damaged (the sha256 of {some(wrong)} has changed). {_ADVICE}")
+    load_tensors(folder, checkpoint.run, checkpoint.version, model, optimizer, processes)
+
+
+def load_tensors(
+    folder: Path, run: SavedRun, version: int, model: LanguageModel, optimizer: torch.optim.Optimizer,
+    processes: Processes,
+) -> None:  # fmt: skip
+    """Restore model and optimizer from the files in a folder: full tensors in one of them, or shards."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-    from torch.distributed.checkpoint.state_dict_loader import load as load_parts
+    from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 
-    found = _parts(path)
-    for name, parameter in model.named_parameters():
-        if f"optimizer/step/{name}" in found:
-            moments = {moment: torch.zeros_like(parameter) for moment in _MOMENTS}
+    stored = _stored(folder)
+    expected = expected_tensors(model, run.state)
+    if wrong := _mismatches(stored, {tensor_name(name, version): t for name, t in expected.items()}):
+        raise ValueError(f"{folder} is incomplete, or of another model: {some(wrong)} do not fit. {_ADVICE}")
+    if any(name.startswith("optimizer/") for name in expected):
+        for parameter in model.parameters():
+            moments = {moment: torch.zeros_like(parameter) for moment in MOMENTS[:2]}
             optimizer.state[parameter].update(moments, step=torch.zeros(()))
     tensors = _tensors(model, optimizer)
-    if wrong := _unlike(found, tensors):
-        raise ValueError(f"{path} is incomplete, or of another model: {_some(wrong)} do not fit. {_ADVICE}")
-    with _alone_on_purpose(), _first_failure():
-        load_parts(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=processes.count == 1)
+    with _without_group_warning(), _first_failure():
+        load_shards({tensor_name(name, version): t for name, t in tensors.items()},
+                    storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=processes.count == 1)  # fmt: skip
+    check_steps(tensors, run.state, f"a file in {folder} is damaged", _ADVICE)
+
+
+def expected_tensors(model: LanguageModel, state: TrainState) -> dict[str, Tensor]:
+    """What a checkpoint must hold: weights, and the moments of each, unless all steps so far were skipped."""
+    tensors: dict[str, Tensor] = {f"model/{name}": t for name, t in model.state_dict().items()}
+    if state.skipped_steps < state.step:
+        for name, parameter in model.named_parameters():
+            for moment in MOMENTS:
+                value = torch.empty((), device="meta") if moment == "step" else parameter
+                tensors[f"optimizer/{moment}/{name}"] = value
+    return tensors
+
+
+def check_steps(tensors: Mapping[str, Tensor], state: TrainState, problem: str, advice: str) -> None:
+    """Moments have been updated once in each step that was not skipped."""
+    taken = min(state.step - state.skipped_steps, 1 << 24)  # beyond which a count in float32 stands still
+    for name, value in tensors.items():
+        if name.startswith("optimizer/step/") and float(value) != taken:
+            raise ValueError(
+                f"{problem}: expected {taken} updates of each weight, got {float(value)} in {name}: {advice}"
+            )
+
+
+def _digests(folder: Path, processes: Processes) -> dict[str, str]:
+    """The digest of every file, on every process: each reads its share of them."""
+    files = _files(folder)
+    table = torch.zeros(len(files), 32, dtype=torch.int64)
+    for index in range(processes.rank, len(files), processes.count):
+        table[index] = torch.tensor(list(bytes.fromhex(sha256_of(files[index]))))
+    rows = processes.all_reduce(table.to(processes.device)).tolist()
+    return {file.name: bytes(row).hex() for file, row in zip(files, rows, strict=True)}
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))
+
+
+def _digest_of(content: Mapping[str, object]) -> str:
+    """The digest of plain values, whatever the order and spaces that JSON has them in."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager
 def _first_failure() -> Iterator[None]:
-    """What went wrong in the first process where anything did, instead of torch's collection, which is no Exception."""
+    """Raise the error of the first process that failed, instead of torch's collection, which is not an Exception."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
@@ -136,7 +229,7 @@ def _first_failure() -> Iterator[None]:
 
 
 def _tensors(model: LanguageModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """All that a run goes on from, under the names that a checkpoint in one file has; parts where there are parts."""
+    """All that a run resumes from, under the names that a checkpoint in one file has; sharded where weights are."""
     tensors: dict[str, Tensor] = {f"model/{name}": t.detach() for name, t in model.state_dict().items()}
     for name, parameter in model.named_parameters():
         for moment, value in optimizer.state[parameter].items():
@@ -144,30 +237,45 @@ def _tensors(model: LanguageModel, optimizer: torch.optim.Optimizer) -> dict[str
     return tensors
 
 
-def _parts(path: Path) -> dict[str, TensorStorageMetadata]:
+def tensor_name(name: str, version: int) -> str:
+    """What a tensor is called in files of a version."""
+    return model_version1.tensor_name(name) if version == 1 else name
+
+
+def _stored(path: Path) -> dict[str, TensorStorageMetadata]:
     """What the files in a folder have of each tensor."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
     try:
+        for file in _files(path):
+            _check_offsets(read_header(file, "expected one of a checkpoint."))
         return HuggingFaceStorageReader(str(path)).read_metadata().state_dict_metadata  # type: ignore[return-value]
-    except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"a file in {path} is damaged ({error}). {_ADVICE}") from error
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise ValueError(f"a file in {path} is damaged ({error}). {_ADVICE}") from None
 
 
-def _unlike(found: dict[str, TensorStorageMetadata], own: dict[str, Tensor]) -> list[str]:
-    """Tensors that are not there, not expected, of another shape, or there in part only; parts never overlap."""
+def _check_offsets(file: TensorFile) -> None:
+    """What torch takes from a file's metadata as it stands: where each shard begins."""
+    if _OFFSETS not in file.metadata:
+        return
+    offsets = as_mapping(parse(file.metadata[_OFFSETS]), "the offsets of shards")
+    for name, stored in file.tensors.items():
+        begins = as_integers(as_mapping(offsets.get(name), name).get("saved_offsets"), "saved_offsets")
+        if len(begins) != len(stored.shape):
+            raise ValueError(f"expected {len(stored.shape)} offsets of {name}, got {len(begins)}.")
+
+
+def _mismatches(stored: dict[str, TensorStorageMetadata], own: dict[str, Tensor]) -> list[str]:
+    """Tensors that are missing, not expected, of another shape, or incomplete; chunks never overlap."""
     return sorted(
         name
-        for name in found.keys() | own.keys()
-        if name not in found
+        for name in stored.keys() | own.keys()
+        if name not in stored
         or name not in own
-        or found[name].size != own[name].shape
-        or sum(math.prod(part.sizes) for part in found[name].chunks) != own[name].numel()
+        or stored[name].size != own[name].shape
+        or stored[name].properties.dtype != own[name].dtype
+        or sum(math.prod(chunk.sizes) for chunk in stored[name].chunks) != own[name].numel()
     )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _number(path: Path) -> int:
@@ -175,14 +283,14 @@ def _number(path: Path) -> int:
 
 
 def _remove(path: Path) -> None:
-    """Under another name first: what has the name of a checkpoint is whole."""
+    """Under another name first: what has the name of a checkpoint is complete."""
     if path.exists():
-        shutil.rmtree(path.rename(path.with_name(f"{path.name}.old.tmp")))
+        shutil.rmtree(path.rename(path.with_name(f"{path.name}.outdated.tmp")))
 
 
 @contextmanager
-def _alone_on_purpose() -> Iterator[None]:
-    """Torch warns a single process, which means it."""
+def _without_group_warning() -> Iterator[None]:
+    """Torch warns a single process, which is alone on purpose."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield

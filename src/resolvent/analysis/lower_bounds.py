@@ -1,0 +1,162 @@
+"""Lower bounds on congestion, for any pattern, each with its proof.
+
+The path length: n paths visit many nodes, and there are 2n. The cut: every path crosses it through a position that is
+still read. Intervals refine the cut: what starts in one leaves it through positions of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from resolvent.analysis.hops import as_intervals, hops_by_distance, last_reachable, reads_at_fixed_distances
+from resolvent.analysis.steps import hops_apart
+from resolvent.errors import PatternError
+from resolvent.patterns import Pattern, PatternLike, Stage, as_pattern
+from resolvent.patterns.checks import require_length
+from resolvent.patterns.strides import Integers
+
+NEARBY = 8  # lengths on either side that are nearby
+_MOST_HELD = 200_000_000  # positions held, over all tokens, up to which all intervals are tried
+
+
+def lower_bound(pattern: Pattern, n: int) -> tuple[int | float, str]:
+    """The best proven lower bound and its argument; infinite if a token has no path."""
+    ((connected, visits),) = _path_lengths(pattern, range(n, n + 1))
+    if not connected:
+        why = "no path from some i to i + n" if pattern.recurrent else "no feedback and no edge from i to i + n"
+        return math.inf, why
+    bounds = [(1, "one path per token"), (path_length_bound(visits, n), "path length")]
+    if pattern.recurrent:
+        bounds.append((cut_bound(pattern, n), "cut"))
+        bounds.append((interval_bound(pattern, n) or 1, "interval"))
+    return max(bounds, key=lambda bound: bound[0])
+
+
+def require_copy(pattern: Pattern, n: int) -> None:
+    """Copying n tokens takes 2n positions; a table may end before."""
+    if pattern.limit is not None and 2 * n > pattern.limit:
+        raise PatternError(
+            f"{pattern} is defined for {pattern.limit:,} tokens, and copying n of them takes 2n positions: expected "
+            f"n ≤ {pattern.limit // 2:,}, got {n:,}."
+        )
+
+
+def worst_nearby(pattern: PatternLike, n: int | str, radius: int = NEARBY) -> int | float:
+    """The largest lower bound over the lengths within `radius` of n.
+
+    A single length can flatter a pattern: 2^k copies 1,024 tokens in one hop each, and 1,023 in ten. Cuts and intervals
+    are tried at n and at the longest of the lengths.
+    """
+    pattern, n = as_pattern(pattern), require_length(n)
+    require_copy(pattern, n)
+    longest = n + radius if pattern.limit is None else min(n + radius, pattern.limit // 2)
+    lengths = range(max(n - radius, 1), longest + 1)
+    known = list(_path_lengths(pattern, lengths))
+    if not all(connected for connected, _ in known):
+        return math.inf
+    bounds = [path_length_bound(visits, length) for length, (_, visits) in zip(lengths, known, strict=True)]
+    for length in {n, longest} if pattern.recurrent else set():
+        bounds += [cut_bound(pattern, length), interval_bound(pattern, length) or 1]
+    return max(bounds)
+
+
+def _path_lengths(pattern: Pattern, lengths: range) -> Iterator[tuple[bool, int]]:
+    """For each length n whether every p has a path to p + n, and how many nodes the n shortest paths visit."""
+    longest = lengths[-1]
+    if (stage := as_intervals(pattern)) is not None:  # whose hops are many and small: the cut is the better bound
+        end = last_reachable(stage, 2 * longest)
+        for n in lengths:
+            yield bool(np.all(end[:n] >= np.arange(n) + n)), 2 * n
+    elif reads_at_fixed_distances(pattern, longest + 1):
+        by_distance = hops_by_distance(pattern, longest + 1)
+        for n in lengths:
+            yield bool(by_distance[n] > 0), n * (int(by_distance[n]) + 1)
+    else:
+        for hops in hops_apart(pattern, lengths).values():
+            yield bool(np.all(hops > 0)), int((hops + 1).sum())
+
+
+def path_length_bound(visits: int, n: int) -> int:
+    """The bound from n paths that visit this many nodes at least, counted with multiplicity, out of 2n.
+
+    Node v lies on v + 1 of the paths at most, and on 2n - v: those that start before it and end after it. So C allows
+    Σ min(C, v + 1, 2n - v) = C (2n + 1 - C) visits. If each path has d ≥ 2 edges, C ≥ ⌊(d + 1) / 2⌋ + 1.
+    """
+    too_few, enough = 0, n  # all paths at once visit n (n + 1) nodes at most
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if middle * (2 * n + 1 - middle) < visits:
+            too_few = middle
+        else:
+            enough = middle
+    return enough
+
+
+def cut_bound(pattern: Pattern, n: int) -> int:
+    """The bound cache × congestion ≥ n, at the best cut: `interval_bound` with the longest interval at each."""
+    positions = np.arange(2 * n)
+    last, last_of_a = _last_readers(pattern, n)
+    crossing = np.minimum(np.arange(1, 2 * n), 2 * n - np.arange(1, 2 * n))
+    crossing += _covering(positions[n:], last[n:], n) - _covering(last[:n], last_of_a[:n], n)
+    live = _covering(positions, last, n)
+    return int(np.max(-(-crossing // np.maximum(live, 1)), where=live > 0, initial=1))
+
+
+def interval_bound(pattern: Pattern, n: int) -> int | None:
+    """The best bound from what leaves an interval of positions; None if there are too many. All paths must exist.
+
+    Take the positions from a to s - 1. A path that starts there visits none before a, so if it ends at s or later, it
+    crosses from s - 1 to s by one edge, from some j ≥ a to some i ≥ s. If that is an edge of B, then j is *live*: B
+    reads it at s or later. At most C paths visit j; and if j ≥ n, one of them, path j - n, ends there and does not
+    cross. If it is an edge of A that B lacks, it is the first of its path: the path starts at j, and no other crosses
+    so from j. A position that is live in B lets C or C - 1 paths cross, one that is live in A alone lets one. Hence
+
+        #{p in the interval: s - n ≤ p < n} + #{j live in B: j ≥ n} - #{j live in A alone: s - n ≤ j < n}
+            ≤ C · #{j live in B}    over the j of the interval; those before s - n help no path that crosses.
+
+    The interval from 0 (or s - n) is the cut. Shorter ones tell that a position held for long carries few paths.
+    """
+    last, last_of_a = _last_readers(pattern, n)
+    held = np.maximum(last, last_of_a) - np.arange(2 * n)
+    if int(held.sum()) > _MOST_HELD:
+        return None
+    from resolvent.analysis import kernels
+
+    return int(kernels.interval_bound(last, last_of_a, n))
+
+
+def _last_readers(pattern: Pattern, n: int) -> tuple[Integers, Integers]:
+    """Of B, and of A (the same where there is one stage)."""
+    of_b = last_readers(pattern.stages[-1], n)
+    return of_b, of_b if len(pattern.stages) == 1 else last_readers(pattern.stages[0], n)
+
+
+def _covering(after: Integers, until: Integers, n: int) -> Integers:
+    """For each cut s = 1 … 2n - 1, the number of given intervals with after < s ≤ until."""
+    some = until > after
+    change = np.bincount(after[some] + 1, minlength=2 * n + 1) - np.bincount(until[some] + 1, minlength=2 * n + 1)
+    counts: Integers = np.cumsum(change)[1 : 2 * n]
+    return counts
+
+
+def last_readers(stage: Stage, n: int) -> Integers:
+    """The last token that reads each of 2n positions for a path of length n; the position itself if none does.
+
+    Paths through position j end at j + n or before, so later readers are of no use to them.
+    """
+    positions = np.arange(2 * n)
+    end = np.minimum(positions + n, 2 * n - 1)
+    last: Integers = positions.copy()
+    if stage.contiguous_columns:
+        last = np.minimum(positions + stage.lives(2 * n), end)
+    elif stage.is_shifted(2 * n):
+        distances = np.concatenate([[0], stage.offsets(2 * n)])
+        last += distances[np.searchsorted(distances, end - positions, side="right") - 1]
+    else:
+        for i in range(2 * n):
+            sources = stage.sources(i)
+            last[sources[sources >= i - n]] = i
+    return last

@@ -1,0 +1,85 @@
+"""What a backend is. Any module or object with these functions will do; `registry.py` lists those that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from resolvent.ops.inputs import Inputs
+from resolvent.ops.rows import Rows
+from resolvent.patterns import Normalize
+from resolvent.patterns.strides import Integers
+
+Operation = Literal["mix", "solve", "extend"]
+
+
+class Request(NamedTuple):
+    """What is asked of a backend, in constants that a traced graph can hold."""
+
+    operation: Operation
+    pattern: str
+    is_dense: bool
+    recurrent: bool
+    device: str
+    tokens: int
+    normalize: Normalize = "gate"
+
+
+class Token(NamedTuple):
+    """One decoded token: its inputs (N = 1), the cache's tensors, the slots that it reads, and the one it goes into.
+
+    Tensors of the cache: "values" and "keys_a" (B, G, slots, ·) where A reads the past, "outputs" (B, H, slots, D) and
+    "keys_b" where B does. `write` is -1 for a token that no later one reads.
+    """
+
+    inputs: Inputs
+    cache: dict[str, Tensor]
+    reads: Integers
+    write: int
+    direct: bool  # whether A reads the past
+    recurrent: bool
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Computes the operator. Derivatives are its own affair; half precision is computed in float32.
+
+    `y_known` has the outputs of the rows that are known from before, which `x`, `ka` and `kb` have in front; it is None
+    without feedback, whatever `rows.known` is. `ops/paper.py` is the smallest example: it has no `step`, and says so.
+    """
+
+    @property
+    def NAME(self) -> str: ...  # noqa: N802
+
+    def refusal(self, request: Request) -> str | None:
+        """Why it cannot do this, in a sentence; None if it can. The registry adds which backends can."""
+
+    def preference(self, request: Request) -> str | None:
+        """Why `backend="auto"` should choose it; None to leave it to the next one."""
+
+    def mix(self, inputs: Inputs, rows: Rows, scale: float, y_known: Tensor | None = None) -> Tensor:
+        """The new rows of y = (I - B)^-1 A x with gated softmax coefficients: (B, H, new, D)."""
+
+    def solve(self, x: Tensor, alpha: Tensor, beta: Tensor | None, rows: Rows, y_known: Tensor | None = None) -> Tensor:
+        """The new rows of y = (I - B)^-1 A x with explicit coefficients."""
+
+    def step(self, token: Token, scale: float) -> Tensor:
+        """The output of one token, (B, H, 1, D), whose rows then go into the cache. Without gradients."""
+
+
+@runtime_checkable
+class SplitBackend(Backend, Protocol):
+    """A backend whose backward pass is a function of its own, so that a traced graph can hold what it saves."""
+
+    def forward(self, inputs: Sequence[Tensor], rows: Rows, scale: float) -> tuple[Tensor, Tensor]:
+        """Outputs, and what `backward` needs to know of this pass; inputs are float32 or float64."""
+
+    def saved_like(self, inputs: Sequence[Tensor]) -> Tensor:
+        """An empty tensor of the shape and dtype of what `forward` saves."""
+
+    def backward(
+        self, grad_y: Tensor, y: Tensor, saved: Tensor, inputs: Sequence[Tensor], rows: Rows, scale: float
+    ) -> tuple[Tensor, ...]:
+        """Gradients of the six inputs, perhaps followed by others."""

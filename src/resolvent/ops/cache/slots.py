@@ -1,0 +1,262 @@
+"""The cache of one mixer: the rows that later tokens may still read, each in the slot its pattern assigns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent.errors import shortened
+from resolvent.fields import as_integer, as_integers, as_text, check_names
+from resolvent.ops.cache.base import Change, Layout, TensorCache
+from resolvent.ops.cpu.memory import zeros
+from resolvent.patterns import Normalize, PatternLike, Stage, as_pattern
+from resolvent.patterns.checks import LARGEST_POSITION, require_length
+from resolvent.patterns.strides import Integers, listing_at_most
+from resolvent.tensor_files import StoredTensor, differences
+
+_NONE = np.empty(0, dtype=np.int64)
+_FIRST_CAPACITY = 64
+_LAYOUT = ("batch", "heads", "kv_heads", "dim", "key_dim", "max_tokens", "normalize", "capacity")
+_LONGEST_SPELLING = 1 << 16
+_LONGEST_TABLE = 1 << 22  # characters
+_FREE_STRIDES = 1 << 16  # of a pattern in a file: listing them takes a moment, whatever the file holds
+
+
+@final
+class DecodeCache(TensorCache):
+    """Slots for one layer, empty at first. `nbytes` is known before the first token.
+
+    Args:
+        pattern: who reads whom; with `tied`, the operator's own version (A on the diagonal). Not a pair "A/B", which
+            has slots for A and for B: `decode_cache` makes both.
+        batch, heads, dim, key_dim: B, H, D and D' of the inputs.
+        max_tokens: how many tokens it is made for, such as 4096 or "128k"; its size is then final. Without, it grows
+            as it must: by doubling for patterns that read arbitrarily far back, by a slot now and then for
+            cache-efficient ones. Of a pattern that ends it never asks for more than there are.
+        normalize: as in `mix`.
+        kv_heads: heads of values and keys, if several heads share them [default: heads].
+
+    >>> DecodeCache("exponential+cache", batch=1, heads=4, dim=16, key_dim=16, max_tokens=100_000).nbytes
+    17408
+    """
+
+    def __init__(
+        self,
+        pattern: PatternLike,
+        batch: int,
+        heads: int,
+        dim: int,
+        key_dim: int,
+        *,
+        max_tokens: int | str | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        normalize: Normalize = "gate",
+        kv_heads: int | None = None,
+    ) -> None:
+        normalize = _normalize(normalize)
+        kv_heads = heads if kv_heads is None else kv_heads
+        if kv_heads < 1 or heads % kv_heads:
+            raise ValueError(f"expected heads to be a multiple of kv_heads, got heads={heads}, kv_heads={kv_heads}.")
+        self.pattern, self.normalize = _one_stage(pattern), normalize
+        self.batch, self.heads, self.kv_heads, self.dim, self.key_dim = batch, heads, kv_heads, dim, key_dim
+        self.dtype, self.device = dtype, device
+        self.max_tokens = None if max_tokens is None else require_length(max_tokens)
+        if self.max_tokens is not None:
+            self._check_limit(self.max_tokens)
+        self.capacity = self.max_tokens or min(_FIRST_CAPACITY, self._limit)
+        slots = self.pattern.slots(self.capacity)
+        self.tensors = {name: self._zeros(name, slots) for name in self.pattern.needs(normalize).cached}
+        self.positions = np.zeros(batch, dtype=np.int64)
+        self.expiry = np.full((batch, slots), -1, dtype=np.int64)  # the last token that reads what a slot holds
+        self.snapshots = []
+
+    def __repr__(self) -> str:
+        seen = ", ".join(map(str, self.positions[:8])) + (", …" if self.batch > 8 else "")
+        return (
+            f"DecodeCache({self.signature}, batch {self.batch}, {self.slots} slots, {self.nbytes:,} bytes, seen {seen})"
+        )
+
+    def _zeros(self, name: str, slots: int) -> Tensor:
+        heads, width = _tensor_sizes(name, self.heads, self.kv_heads, self.dim, self.key_dim)
+        dtype = torch.float64 if name == "logs" else self.dtype  # logarithms grow with the sequence
+        return zeros((self.batch, heads, slots, width), dtype, self.device)
+
+    @property
+    def slots(self) -> int:
+        return int(self.expiry.shape[1])
+
+    @property
+    def signature(self) -> object:
+        sizes = f"{self.heads} heads of {self.dim}, {self.kv_heads} of keys of {self.key_dim}"
+        return f"{self.pattern} ({sizes}{', joint' if self.normalize == 'joint' else ''})"
+
+    @property
+    def _limit(self) -> int:
+        return LARGEST_POSITION if self.pattern.limit is None else self.pattern.limit
+
+    def _check_limit(self, tokens: int) -> None:
+        if tokens > self._limit:
+            raise ValueError(
+                f"{self.pattern} is defined for {self._limit:,} tokens: expected at most as many, got {tokens:,}."
+            )
+
+    def reserve(self, tokens: int) -> None:
+        self.leave_inference_mode()
+        if self.max_tokens is not None:
+            if tokens > self.capacity:
+                raise ValueError(
+                    f"this cache was made for {self.capacity:,} tokens, got {tokens:,}: "
+                    "make it with a larger `max_tokens`, or without, so that it grows."
+                )
+            return
+        self._check_limit(tokens)
+        if tokens < self.capacity or self.capacity == self._limit:  # beyond the limit, nothing is read
+            return
+        self.capacity = min(max(2 * self.capacity, tokens + 1), self._limit)
+        more = self.pattern.slots(self.capacity) - self.slots
+        self.tensors = {name: _longer(tensor, more) for name, tensor in self.tensors.items()}
+        self.expiry = np.pad(self.expiry, ((0, 0), (0, more)), constant_values=-1)
+
+    def reads(self, group: slice) -> Integers:
+        """The slots in which the next token of these sequences, all at one position, finds what it reads."""
+        position, pattern = int(self.positions[group.start]), self.pattern
+        if pattern.contiguous_columns:  # whatever is still alive
+            return np.flatnonzero(self.expiry[group.start] >= position)
+        return pattern.slots_of(pattern.sources(position))
+
+    def advance(self, group: slice, count: int) -> tuple[Integers, Integers]:
+        """Count the next tokens as seen; which slots they take that stay alive, and which of them these are."""
+        position, pattern = int(self.positions[group.start]), self.pattern
+        self.positions[group] = position + count
+        if count == 1:  # a decoder waits for this: no arrays to work on
+            slot = pattern.slot(position)
+            if not 0 <= slot < self.slots:  # the last token of a full cache is read by none
+                return _NONE, _NONE
+            self.expiry[group, slot] = position + min(pattern.life(position), LARGEST_POSITION)
+            return np.array([slot]), np.array([0])
+        kept = pattern.held(position + count)
+        kept = kept[kept >= position]
+        slots = pattern.slots_of(kept)
+        fits = (slots >= 0) & (slots < self.slots)
+        self.expiry[group, slots[fits]] = pattern.last_readers(kept[fits])
+        return slots[fits], kept[fits] - position
+
+    def layout(self) -> Layout:
+        if not self.pattern.has_spelling:
+            raise ValueError(
+                f"{self.pattern} is a Python function, which no file can hold: "
+                "expected a cache of a pattern with a spelling, like 'stride:k**3+1'."
+            )
+        _check_length(self.pattern.spelling)
+        layout = {"kind": "slots", "pattern": self.pattern.spelling, "dtype": str(self.dtype).removeprefix("torch.")}
+        return layout | {name: getattr(self, name) for name in _LAYOUT} | {"positions": self.positions.tolist()}
+
+    @classmethod
+    def from_layout(cls, layout: Layout, stored: Mapping[str, StoredTensor]) -> DecodeCache:
+        """From its layout, on the device "meta".
+
+        Sizes that the layout claims are compared with the tensors that are stored before anything of such a size is
+        made; and no more strides of the pattern are listed than slots are stored, but for a number that takes no time.
+        """
+        check_names(layout, ("kind", "pattern", "dtype", "positions", *_LAYOUT), "the layout", optional=())
+        text, dtype = (as_text(layout[name], name) for name in ("pattern", "dtype"))
+        _check_length(text)
+        sizes = [as_integer(layout[name], name, least=1) for name in ("heads", "kv_heads", "dim", "key_dim")]
+        capacity = as_integer(layout["capacity"], "capacity", least=1)
+        max_tokens = None if layout["max_tokens"] is None else as_integer(layout["max_tokens"], "max_tokens", least=1)
+        if max_tokens not in (None, capacity):
+            raise ValueError(f"expected a capacity of {max_tokens} tokens, got {capacity}.")
+        positions = as_integers(layout["positions"], "positions", most=capacity)
+        batch = as_integer(layout["batch"], "batch")
+        if len(positions) != batch:
+            raise ValueError(f"expected a position for each of the {batch} rows, got {len(positions)}.")
+        normalize = _normalize(layout["normalize"])
+        most = max((t.shape[2] for t in stored.values() if len(t.shape) == 4), default=0)
+        with listing_at_most(_FREE_STRIDES + 4 * most):
+            pattern = _one_stage(text)
+            slots = pattern.slots(capacity)
+            expected = {}
+            for name in pattern.needs(normalize).cached:
+                heads, width = _tensor_sizes(name, *sizes)
+                kind = "float64" if name == "logs" else dtype
+                expected[name] = StoredTensor(kind, (batch, heads, slots, width))
+            if wrong := differences(expected, stored):
+                raise ValueError(f"the file does not hold what it says. {wrong}.")
+            heads, kv_heads, dim, key_dim = sizes
+            cache = cls(pattern, batch, heads, dim, key_dim, max_tokens=capacity, dtype=getattr(torch, dtype),
+                        device="meta", normalize=normalize, kv_heads=kv_heads)  # fmt: skip
+            cache.max_tokens = max_tokens
+            cache.positions[:] = positions
+            cache._follow_positions(list(range(batch)))
+        return cache
+
+    def _rewinds_freely(self, target: int | None = None) -> bool:
+        """Where no slot is ever given to a newer token; to the very beginning, always."""
+        return target == 0 or not self.pattern.reuses_slots
+
+    def _why_not_freely(self, row: int, target: int) -> str:
+        kept = self.pattern.held(target)
+        slots = self.pattern.slots_of(kept)
+        lost = sorted(slots[self.expiry[row, slots] != self.pattern.last_readers(kept)].tolist())
+        if not lost:
+            return f"{self.pattern} gives slots to newer tokens, and which are left depends on how they came."
+        shown = ", ".join(map(str, lost[:8])) + (", …" if len(lost) > 8 else "")
+        return (
+            f"{self.pattern} gives slots to newer tokens, and slot{'s' * (len(lost) > 1)} {shown} no longer "
+            f"hold{'s' * (len(lost) == 1)} what token {target} reads."
+        )
+
+    def _follow_change(self, change: Change) -> None:
+        self.expiry = change.apply_to_rows(self.expiry)
+        self.device, self.dtype = change.device or self.device, change.dtype or self.dtype
+
+    def _follow_positions(self, rows: list[int]) -> None:
+        for row in rows:
+            kept = self.pattern.held(int(self.positions[row]))
+            slots = self.pattern.slots_of(kept)
+            fits = (slots >= 0) & (slots < self.slots)
+            self.expiry[row] = -1
+            self.expiry[row, slots[fits]] = self.pattern.last_readers(kept[fits])
+
+
+def _check_length(spelling: str) -> None:
+    """Of a pattern in a file."""
+    most = _LONGEST_TABLE if spelling.startswith("explicit:") else _LONGEST_SPELLING
+    if len(spelling) > most:
+        raise ValueError(f"expected a pattern of at most {most:,} characters, got {len(spelling):,}.")
+
+
+def _one_stage(pattern: PatternLike) -> Stage:
+    chosen = as_pattern(pattern)
+    if len(chosen.stages) > 1:
+        raise ValueError(
+            f"{chosen} has slots for A and others for B: expected a pattern in which both read the same positions. "
+            f"Use resolvent.decode_cache('{chosen}', …), which makes a cache for any pattern."
+        )
+    return chosen.stages[0]
+
+
+def _normalize(value: object) -> Normalize:
+    if value != "gate" and value != "joint":
+        raise ValueError(f"expected normalize 'gate' or 'joint', got {shortened(value)}.")
+    return "gate" if value == "gate" else "joint"
+
+
+def _tensor_sizes(name: str, heads: int, kv_heads: int, dim: int, key_dim: int) -> tuple[int, int]:
+    """Heads and width of a tensor: what is read may be shared by heads, what is fed back is each head's own."""
+    width = {"keys_a": key_dim, "keys_b": key_dim, "logs": 1}.get(name, dim)
+    return heads if name in ("outputs", "logs") else kv_heads, width
+
+
+def _longer(tensor: Tensor, more: int) -> Tensor:
+    """More slots, empty, after those there are; a gradient finds its way through."""
+    if tensor.requires_grad:
+        return torch.nn.functional.pad(tensor, (0, 0, 0, more))
+    longer = zeros((*tensor.shape[:2], tensor.shape[2] + more, tensor.shape[3]), tensor.dtype, tensor.device)
+    longer[:, :, : tensor.shape[2]] = tensor
+    return longer

@@ -1,0 +1,64 @@
+"""One token out of a cache, by a kernel where the cache lies in memory as it wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from resolvent.ops import portable
+from resolvent.ops.backend import Token
+from resolvent.ops.cpu.kernels.decode import decode, keep
+from resolvent.ops.cpu.kernels.vectors import UNIT
+from resolvent.ops.cpu.layout import as_array, scalar, span
+from resolvent.ops.cpu.threads import in_threads
+from resolvent.ops.inputs import Inputs
+
+_WORTH_THREADS = 4096  # reads × heads of a single token, below which waking a thread costs more than it saves
+_NOTHING = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.float64)}
+
+
+def step(token: Token, scale: float) -> Tensor:
+    """See `Backend.step`."""
+    if not _kernel_takes(token.inputs, token.cache):
+        return portable.step(token, scale)
+    inputs, cache, reads, write, direct, recurrent = token
+    x, gate, dk = inputs.x, inputs.gate, inputs.key_dim
+    heads, groups, d = gate.shape[0] * gate.shape[1], x.shape[0] * x.shape[1], x.shape[-1]
+    y = x.new_empty((*gate.shape, d))
+    kept = [cache.get(name, _NOTHING[x.dtype]) for name in ("values", "keys_a", "outputs", "keys_b")]
+    slots = max(tensor.shape[2] for tensor in cache.values()) if cache else 0
+    arrays = [as_array(t) for t in (*inputs, *kept, y)]
+    sizes, scored = (d, dk, span(d, x), span(dk, x)), "keys_b" in cache
+    share = heads // max(groups, 1)
+    settings = (reads, write, slots, share, *sizes, scalar(x, scale), direct, recurrent, scored)
+    capacity = (len(reads) // UNIT + 2) * UNIT
+
+    def work(first: int, last: int) -> None:
+        scratch = np.empty(capacity + 2, dtype=arrays[0].dtype)
+        decode(*arrays, *settings, scratch, scratch[capacity:], first, last)
+
+    if len(reads) * heads < _WORTH_THREADS:
+        work(0, heads)
+    else:
+        in_threads(work, heads, (0, 1))
+    if share > 1 and write >= 0:
+        x_, _, ka, _, kb, _, values, keys_a, _, keys_b, _ = arrays
+        keep(x_, ka, kb, values, keys_a, keys_b, groups, write, slots, *sizes, direct, scored)
+    return y
+
+
+def _kernel_takes(inputs: Inputs, cache: Mapping[str, Tensor]) -> bool:
+    """Whether the kernel takes rows as they lie: whole units of float32 or float64, next to each other.
+
+    Heads that share keys share values, too, but in B's stage of a pair, where the values are what A's brings.
+    """
+    x, key_dim = inputs.x, inputs.key_dim
+    if x.shape[1] != inputs.kb.shape[1]:
+        return False
+    sized = all(size and size % UNIT == 0 for size in (x.shape[-1], key_dim))
+    units = sized and x.dtype in (torch.float32, torch.float64)
+    on_cpu = x.device.type == "cpu"
+    return on_cpu and units and all(t.is_contiguous() and t.dtype == x.dtype for t in cache.values())

@@ -1,0 +1,65 @@
+"""Memory that is not given back at once, and memory in large pages.
+
+The allocator that torch uses on a CPU returns every large block to the system when it is freed, so that each call
+begins with untouched pages: measured, a third to a half of a backward sweep (docs/log.md). So results of moderate
+size are kept for reuse when their tensors die, up to `_MOST` bytes in all; `release()` lets go of them.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import sys
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+_LARGE = 1 << 22  # bytes from which large pages pay
+_REUSED = range(1 << 20, 1 << 26)  # sizes that are kept; beyond, computing takes far longer than touching
+_MOST = 3 << 27  # six results of 16,384 tokens, twelve heads of 64, in float32
+_ON_REQUEST = sys.platform == "linux" and hasattr(mmap, "MADV_HUGEPAGE")
+
+_free: dict[int, list[npt.NDArray[np.uint8]]] = {}
+
+
+def empty_like(t: Tensor) -> Tensor:
+    """`torch.empty_like`, contiguous."""
+    if t.nbytes not in _REUSED or t.device.type != "cpu":
+        return torch.empty_like(t, memory_format=torch.contiguous_format)
+    kept = _free.get(t.nbytes)
+    try:
+        memory = kept.pop() if kept else np.empty(t.nbytes, dtype=np.uint8)
+    except IndexError:  # another thread was quicker
+        memory = np.empty(t.nbytes, dtype=np.uint8)
+    view = memory.view()  # dies with the tensor's storage, whoever holds that last
+    weakref.finalize(view, _keep, memory)
+    return torch.from_numpy(view).view(t.dtype).view(t.shape)
+
+
+def release() -> None:
+    """Give kept memory back to the system."""
+    _free.clear()
+
+
+def _keep(memory: npt.NDArray[np.uint8]) -> None:
+    held = sum(size * len(blocks) for size, blocks in list(_free.items()))
+    if held + memory.nbytes > _MOST:
+        _free.clear()  # sizes have changed: the old ones are of no use
+    _free.setdefault(memory.nbytes, []).append(memory)
+
+
+def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """`torch.zeros`, in pages of 2 MiB where it is large and the system gives them on request.
+
+    A long decode cache lives long and is read all over, and with pages of 4 KiB every read would look one up.
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    if not _ON_REQUEST or nbytes < _LARGE or torch.device(device).type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # zero, as the system gives it
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(*shape)

@@ -1,0 +1,88 @@
+"""Explicit coefficients, row by row but compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from resolvent.ops import portable
+from resolvent.ops.autograd import VmapInfo, map_in_front
+from resolvent.ops.cpu.kernels import solve as kernels
+from resolvent.ops.cpu.layout import as_array
+from resolvent.ops.cpu.plan import kernel_plan
+from resolvent.ops.cpu.threads import in_threads
+from resolvent.ops.precision import compute_dtype
+from resolvent.ops.rows import Rows
+
+if TYPE_CHECKING:
+    from resolvent.ops.autograd import Context
+
+
+def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, rows: Rows, y_known: Tensor | None = None) -> Tensor:
+    """See `Backend.solve`."""
+    dtype = compute_dtype(x)
+    known = x.new_zeros((*x.shape[:2], rows.known, x.shape[-1])) if y_known is None else y_known
+    feedback = alpha.new_empty((*alpha.shape[:-1], 0)) if beta is None else beta
+    tensors = (t.to(dtype) for t in (x, alpha, feedback, known))
+    y: Tensor = _Solve.apply(*tensors, rows)  # type: ignore[no-untyped-call]
+    return y[:, :, rows.known :].to(x.dtype)
+
+
+class _Solve(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, alpha: Tensor, beta: Tensor, y_known: Tensor, rows: Rows) -> Tensor:
+        inputs = [t.detach().contiguous() for t in (x, alpha, beta)]
+        y = torch.empty_like(inputs[0])
+        y[:, :, : rows.known] = y_known
+        _over_heads(kernels.forward, [*inputs, y], rows)
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Context, inputs: tuple[Tensor, Tensor, Tensor, Tensor, Rows], output: Tensor) -> None:
+        *tensors, ctx.rows = inputs
+        ctx.save_for_backward(*tensors, output)
+
+    @staticmethod
+    def backward(ctx: Context, grad_y: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, y_known, y = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return *_differentiable_backward(grad_y, inputs, y_known, ctx.rows), None
+        saved = [t.detach().contiguous() for t in (*inputs, y)]
+        gradients = [torch.empty_like(t).zero_() for t in saved[:3]]  # zeros_like would ask for untouched pages
+        du = grad_y.detach().clone(memory_format=torch.contiguous_format)
+        _over_heads(kernels.backward, [*saved, du, *gradients], ctx.rows)
+        return *gradients, du[:, :, : ctx.rows.known], None
+
+    @staticmethod
+    def vmap(info: VmapInfo, in_dims: tuple[int | None, ...], *arguments: Tensor) -> tuple[Tensor, int]:
+        """One more dimension of independent sequences: it joins the batch."""
+        *tensors, rows = arguments
+        moved = (t.flatten(0, 1) for t in map_in_front(info, in_dims[: len(tensors)], tensors))
+        apply: Callable[..., Tensor] = _Solve.apply
+        return apply(*moved, rows).unflatten(0, (info.batch_size, -1)), 0
+
+
+def _differentiable_backward(
+    grad_y: Tensor, inputs: Sequence[Tensor], y_known: Tensor, rows: Rows
+) -> tuple[Tensor, ...]:
+    """The gradient by the portable backend, which can be differentiated any number of times."""
+    known = rows.known
+
+    def run(x: Tensor, alpha: Tensor, beta: Tensor, y_before: Tensor) -> Tensor:
+        feedback = beta if rows.pattern.recurrent else None
+        return portable.solve(x, alpha, feedback, rows, y_before if known else None)
+
+    pull = torch.func.vjp(run, *inputs, y_known)[1]
+    *gradients, grad_known = pull(grad_y[:, :, known:])
+    return *gradients, grad_known + grad_y[:, :, :known]
+
+
+def _over_heads(kernel: Callable[..., None], tensors: list[Tensor], rows: Rows) -> None:
+    p, (x, alpha, beta) = rows.plan(kernel_plan), tensors[:3]
+    arrays = [as_array(t) for t in tensors]
+    settings = [p.offsets, p.table, p.widths, p.cuts, rows.known, x.shape[-1], alpha.shape[-1], beta.shape[-1]]
+    settings += [rows.pattern.direct == "all", rows.pattern.recurrent]
+    in_threads(lambda first, last: kernel(*arrays, *settings, first, last), x.shape[0] * x.shape[1], rows.cuts)

@@ -1,0 +1,55 @@
+"""The backends by name, and which one runs a call. No other file knows them by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from resolvent.errors import closest
+from resolvent.ops import cpu, dense, paper, portable, reference
+from resolvent.ops.backend import Backend, Request
+
+# In the order in which `auto` asks them.
+BACKENDS: dict[str, Backend] = {backend.NAME: backend for backend in (dense, cpu, portable, reference, paper)}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A backend's name, and why it was chosen."""
+
+    backend: str
+    why: str
+
+
+def choose(backend: str | Backend, request: Request) -> tuple[Backend, str]:
+    """The backend that runs this, and why. One that was asked for works or raises an error: nothing falls back."""
+    if backend == "auto":
+        for candidate in BACKENDS.values():
+            why = candidate.preference(request)
+            if why is not None and candidate.refusal(request) is None:
+                return candidate, why
+    chosen = find(backend)
+    refusal = chosen.refusal(request)
+    if refusal is not None:
+        usable = ", ".join(name for name, other in BACKENDS.items() if other.refusal(request) is None)
+        raise ValueError(f"{refusal} Backends that can: {usable}.")
+    return chosen, "it was asked for"
+
+
+def registered_name(backend: Backend) -> str:
+    """How a traced graph names a backend; one that is not registered cannot be found again."""
+    if BACKENDS.get(backend.NAME) is not backend:
+        raise NotImplementedError(
+            f"backend '{backend.NAME}' is not registered, and no graph can hold it: expected {', '.join(BACKENDS)} "
+            "under torch.compile and export."
+        )
+    return backend.NAME
+
+
+def find(backend: str | Backend) -> Backend:
+    """A backend by its name, or the one given."""
+    if not isinstance(backend, str):
+        return backend
+    if backend not in BACKENDS:
+        names = ", ".join(BACKENDS)
+        raise ValueError(f"unknown backend {backend!r}: expected auto or {names}.{closest(backend, BACKENDS)}")
+    return BACKENDS[backend]

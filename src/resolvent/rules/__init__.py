@@ -1,0 +1,74 @@
+"""HOW MUCH each token takes from what it reads: rules for A and B as values, one file each. No torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import fields
+
+from resolvent.errors import SettingError, closest, shortened
+from resolvent.patterns import Pattern
+from resolvent.rules.distance import Distance
+from resolvent.rules.joint import Joint
+from resolvent.rules.linear import Linear
+from resolvent.rules.low_rank import LowRank
+from resolvent.rules.mamba1 import Mamba1
+from resolvent.rules.mamba2 import Mamba2
+from resolvent.rules.rule import Rule
+from resolvent.rules.softmax import Softmax
+from resolvent.rules.tied import Tied
+
+RULES: dict[str, type[Rule]] = {
+    kind.name: kind for kind in (Softmax, Joint, Tied, Distance, LowRank, Mamba1, Mamba2, Linear)
+}
+ALIASES = {"mamba": "mamba2"}  # what it always was, in configs and records from before there was `mamba1`
+RENAMED = {"whole": "joint"}  # spellings in files of version 1
+
+
+def rule(spec: str | Rule) -> Rule:
+    """Read a spelling such as `softmax`, `tied:gate=0.5` or `mamba2:state=64`.
+
+    >>> rule("distance:shape=decay,gate=scalar@0.3")
+    Distance(conv=0, gate='scalar@0.3', shape='decay')
+    """
+    if isinstance(spec, Rule):
+        return spec
+    if not isinstance(spec, str):
+        raise SettingError(f"expected a rule by name, such as 'softmax', got {spec!r}.")
+    name, _, rest = spec.strip().partition(":")
+    name = ALIASES.get(name, name)
+    if name not in RULES:
+        hint = f" It is now called '{RENAMED[name]}'." if name in RENAMED else closest(name[:99], RULES)
+        raise SettingError(f"unknown rule {shortened(name)}: expected {', '.join(RULES)}.{hint}")
+    kind: Callable[..., Rule] = RULES[name]  # which checks its values
+    known = {field.name: field.default for field in fields(RULES[name])}
+    given: dict[str, object] = {}
+    for option in filter(None, rest.split(",")):
+        key, equals, value = (piece.strip() for piece in option.partition("="))
+        if not equals or key not in known:
+            raise SettingError(
+                f"{shortened(spec)}: expected {_options(known)}, got {shortened(option)}.{closest(key[:99], known)}"
+            )
+        number = isinstance(known[key], int)
+        if number and not re.fullmatch(r"[0-9]{1,18}", value):
+            raise SettingError(f"'{spec[:80]}': expected an integer for {key}, got '{value[:24]}'.")
+        given[key] = int(value) if number else value
+    return kind(**given)
+
+
+as_rule = rule  # for functions whose argument is called rule
+
+
+def require_fit(rule: Rule, pattern: Pattern) -> None:
+    """Raise an error if the rule does not fit the pattern."""
+    why = rule.refusal(pattern)
+    if why is not None:
+        fitting = [kind.name for kind in RULES.values() if kind().refusal(pattern) is None]
+        raise SettingError(f"the '{rule.name}' rule {why}, got '{pattern}'. Rules that fit it: {', '.join(fitting)}.")
+
+
+def _options(known: dict[str, object]) -> str:
+    return " or ".join(f"{key}=…" for key in known) if known else "no options"
+
+
+__all__ = ["RULES", "Rule", "as_rule", "require_fit", "rule"]

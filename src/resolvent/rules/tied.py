@@ -1,0 +1,37 @@
+"""A tied to B."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from resolvent.patterns import Pattern
+from resolvent.rules.gated import GatedRule
+from resolvent.rules.rule import require_choice
+
+_BLENDS = ("token", "free")
+
+
+@final
+@dataclass(frozen=True)
+class Tied(GatedRule):
+    """blend: `token`, what later tokens read of one is a blend of its input and its output, learned per token and head
+    (the paper's D), and rows of A + B are convex combinations; `free`, a number δ per head that nothing bounds, as in
+    models of version 1.
+    """
+
+    name = "tied"
+    summary = "A = BD + D', one set of scores: half the work and half the cache"
+    module = "softmax.SoftmaxCoefficients"
+    tied = True
+
+    blend: str = "token"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_choice("blend", self.blend, _BLENDS)
+
+    def refusal(self, pattern: Pattern) -> str | None:
+        if len(pattern.stages) > 1:
+            return "needs a pattern whose A and B read the same positions"
+        return None if pattern.recurrent else "needs a pattern with feedback (there is no B to tie A to)"

@@ -1,0 +1,325 @@
+"""What the paper says of language, as statements that the records of runs support, contradict or leave open.
+
+A statement is about variants by name. `source` is the paper's sentence, shortened; questions that the paper leaves open
+are marked as such.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal, final
+
+from resolvent.studies.grade import Grade, Scale, better, close, mean, no_worse
+from resolvent.studies.language.variants import Variant, name_of
+
+_MARGIN, _SINGLE, _ALIKE, _APART = 0.005, 0.02, 0.02, 0.05  # of perplexities
+PERPLEXITY = Scale(*map(math.log1p, (_MARGIN, _SINGLE, _ALIKE, _APART)))  # of scores, which are minus losses
+_CONSTANT = "softmax:gate=0.5"
+_HALF, _DOUBT = 0.5, 0.1
+_MARGINAL, _SIZEABLE = 0.05, 0.1  # shares of parameters
+_SIGNS = {"better": "<", "no worse": "≤", "close": "≲"}
+
+Variants = Mapping[str, Variant]  # by name
+
+
+@dataclass(frozen=True)
+class Statement(ABC):
+    """Something that the paper says or leaves open. `str` is the comparison, `rule` how it is graded."""
+
+    rule: ClassVar[str]
+
+    source: str
+
+    @abstractmethod
+    def grade(self, variants: Variants) -> Grade:
+        """By its rule, from the variants that were run."""
+
+
+@final
+@dataclass(frozen=True)
+class Compared(Statement):
+    """Perplexities of two variants."""
+
+    rule = (
+        f"a < b: every seed of a has a perplexity below every seed of b by more than {_MARGIN:.1%}, or {_SINGLE:.0%} "
+        "where either has a single seed; contradicted if it is the other way round by as much. a ≤ b: no seed of a is "
+        f"above any of b by more than {_MARGIN:.1%}; contradicted if b < a. a ≲ b: no seed of a is above any of b "
+        f"by more than {_ALIKE:.0%}; contradicted if the mean of a is above that of b by more than {_APART:.0%}. "
+        "Anything else is open."
+    )
+
+    one: str
+    other: str
+    relation: Literal["better", "no worse", "close"] = "better"
+
+    def __str__(self) -> str:
+        return f"{self.one} {_SIGNS[self.relation]} {self.other}"
+
+    def grade(self, variants: Variants) -> Grade:
+        one, other = (variants[name].scores if name in variants else [] for name in (self.one, self.other))
+        return {"better": better, "no worse": no_worse, "close": close}[self.relation](one, other, PERPLEXITY)
+
+
+@final
+@dataclass(frozen=True)
+class LikeForLike(Statement):
+    """Perplexities of two variants that cost the same."""
+
+    rule = (
+        "a < b, like for like: every seed of a has a perplexity below every seed of b by more than "
+        f"{_MARGIN:.1%}, or {_SINGLE:.0%} where either has a single seed; contradicted if it is the other way round by "
+        "as much. Open otherwise, and whatever the seeds where caches differ, or parameters by more than 1%."
+    )
+
+    one: str
+    other: str
+
+    def __str__(self) -> str:
+        return f"{self.one} < {self.other}"
+
+    def grade(self, variants: Variants) -> Grade:
+        if self.one not in variants or self.other not in variants:
+            return "not run"
+        one, other = variants[self.one], variants[self.other]
+        return better(one.scores, other.scores, PERPLEXITY) if one.is_like(other) else "open"
+
+
+@final
+@dataclass(frozen=True)
+class Most(Statement):
+    """How much of the loss between two variants a third one closes, in nats."""
+
+    rule = (
+        "Most of the way: every seed of it goes more than half of the way between the mean losses of the other two; "
+        f"contradicted if none does; with a single seed, {_HALF + _DOUBT:.0%} and {_HALF - _DOUBT:.0%}. Open if the "
+        "far end is not better (<) at all."
+    )
+
+    name: str
+    to: str
+    start: str = "first-order"
+
+    def __str__(self) -> str:
+        return f"{self.name} goes most of the way from {self.start} to {self.to}"
+
+    def grade(self, variants: Variants) -> Grade:
+        if any(name not in variants for name in (self.name, self.to, self.start)):
+            return "not run"
+        start, to = variants[self.start].scores, variants[self.to].scores
+        if better(to, start, PERPLEXITY) != "supported":
+            return "open"
+        shares = [(score - mean(start)) / (mean(to) - mean(start)) for score in variants[self.name].scores]
+        doubt = _DOUBT if len(shares) == 1 else 0
+        if min(shares) > _HALF + doubt:
+            return "supported"
+        return "contradicted" if max(shares) < _HALF - doubt else "open"
+
+
+@final
+@dataclass(frozen=True)
+class Curve(Statement):
+    """The best of each class is better than the best of the class before, which costs less."""
+
+    rule = (
+        "A curve: from class to class, the best variant of each is better (<) than the best of the one before; "
+        "contradicted if one of these steps is. Best: by mean."
+    )
+
+    classes: tuple[tuple[str, ...], ...]
+
+    def __str__(self) -> str:
+        return " > ".join("/".join(names) for names in self.classes)
+
+    def grade(self, variants: Variants) -> Grade:
+        run = [[variants[name] for name in names if name in variants] for names in self.classes]
+        if not all(run):
+            return "not run"
+        best = [max(names, key=lambda variant: mean(variant.scores)) for names in run]
+        steps = [better(b.scores, a.scores, PERPLEXITY) for a, b in pairwise(best)]
+        if "contradicted" in steps:
+            return "contradicted"
+        return "supported" if set(steps) == {"supported"} else "open"
+
+
+@final
+@dataclass(frozen=True)
+class Cheaper(Statement):
+    """A cost, which is arithmetic on the pattern and the rule."""
+
+    rule = "Costs are exact: supported or contradicted, whatever the seeds."
+
+    one: str
+    other: str
+    what: Literal["multiply-adds", "cache"]
+
+    def __str__(self) -> str:
+        return f"{self.what} of {self.one} < {self.what} of {self.other}"
+
+    def grade(self, variants: Variants) -> Grade:
+        if self.one not in variants or self.other not in variants:
+            return "not run"
+        one, other = (
+            variants[name].mixing_madds if self.what == "multiply-adds" else variants[name].cache_bytes
+            for name in (self.one, self.other)
+        )
+        return "supported" if one < other else "contradicted"
+
+
+@final
+@dataclass(frozen=True)
+class Marginal(Statement):
+    """How many more parameters one has than the other: exact, whatever the seeds."""
+
+    rule = (
+        f"Marginal: at most {_MARGINAL:.0%} more parameters; contradicted if it is more than {_SIZEABLE:.0%}; open "
+        "between them."
+    )
+
+    one: str
+    other: str
+
+    def __str__(self) -> str:
+        return f"{self.one} has few more parameters than {self.other}"
+
+    def grade(self, variants: Variants) -> Grade:
+        if self.one not in variants or self.other not in variants:
+            return "not run"
+        more = variants[self.one].parameters / variants[self.other].parameters - 1
+        return "supported" if more <= _MARGINAL else "contradicted" if more > _SIZEABLE else "open"
+
+
+@final
+@dataclass(frozen=True)
+class Overflows(Statement):
+    """A way to normalize that the paper's computation overflows with: ours is another one, and cannot contradict it."""
+
+    rule = (
+        "Overflows: circumvented if every run of the computation in logarithms, which is not the paper's, ended with a "
+        "finite loss and skipped no step; open otherwise."
+    )
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} overflows"
+
+    def grade(self, variants: Variants) -> Grade:
+        if self.name not in variants:
+            return "not run"
+        runs = variants[self.name].runs
+        sound = all(math.isfinite(run.evaluation.loss) and not run.record.skipped_steps for run in runs)
+        return "circumvented" if sound else "open"
+
+
+@final
+@dataclass(frozen=True)
+class Keeps(Statement):
+    """The longest contexts against those of the trained length: the same models on the same targets, seed by seed."""
+
+    rule = (
+        f"Keeps: for no seed is the perplexity in the longest contexts above that at the trained length by more than "
+        f"{_MARGIN:.1%}; contradicted if it is for all, or by more than {_SINGLE:.0%} for a single one. Anything else "
+        "is open."
+    )
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} keeps its perplexity"
+
+    def grade(self, variants: Variants) -> Grade:
+        if self.name not in variants:
+            return "not run"
+        gains, trained = [], variants[self.name].context
+        for run in variants[self.name].runs:
+            losses = {each.context: each.loss for each in run.record.lengths}
+            if max(losses, default=0) > trained:
+                gains.append(losses[trained] - losses[max(losses)])
+        return no_worse(gains, [0.0] * len(gains), PERPLEXITY)
+
+
+_CACHE = ("exponential", "exponential+cache"), ("quadratic", "quadratic+cache")
+
+PARETO: tuple[Statement, ...] = (
+    Compared("§5.3: at O(n) the resolvent sits slightly below or matches attention", "dense", "attention", "no worse"),
+    Compared("§5.3: at O(n) the resolvent wins the bracket, surpassing attention", "dense", "attention"),
+    Marginal("§6: with only a marginal increase in parameters", "dense", "attention"),
+    Compared("§5.3: O(√n) gives the better results among sublinear designs", "quadratic", "exponential"),
+    *(Compared("§5.3: cache-efficient variants always perform slightly worse", one, other) for one, other in _CACHE),
+    *(Compared("§5.3: the gap of cache-efficient variants remains small", other, one, "close")
+      for one, other in _CACHE),
+    Compared("§5.3: local attention is largely beaten by its recurrent counterpart", "order:8", "local:8"),
+    Compared("§5.3: first order still beats local attention", "first-order", "local:8"),
+    *(Compared("§5.3: large gains occur when moving off O(1) to sublinear access", name, "first-order")
+      for pair in _CACHE for name in pair),
+    Most("§5.3: by O(log n) diminishing returns appear", "exponential", "dense"),
+    *(Compared("§5.3: several cache-efficient models match the attention band", name, "attention", "close")
+      for _, name in _CACHE),
+    *(Most("§7: sublinear access captures most of the accuracy of dense mixing", name, "attention")
+      for name in ("exponential+cache", "quadratic", "quadratic+cache")),
+    Curve("§5.3: the points trace a clear speed-accuracy Pareto curve",
+          (("first-order",), *_CACHE, ("attention", "dense"))),
+)  # fmt: skip
+
+
+def pareto(_: Sequence[Variant]) -> list[Statement]:
+    return list(PARETO)
+
+
+def mamba(_: Sequence[Variant]) -> list[Statement]:
+    """Each of Mamba's rules beside the paper's where gates start alike; the last has 16 × the cache."""
+    source = "appendix, Table 2: at first order Mamba's rule gives a small yet noticeable gain"
+    pairs = (
+        ("mamba1:state=1", "softmax:gate=mamba"),
+        ("mamba2:state=1", "softmax:gate=mamba"),
+        ("mamba1:state=1,decay=0.5", "softmax"),
+        ("mamba1:conv=4,state=1,decay=0.5", "softmax:conv=4"),
+        ("mamba2", "softmax"),
+    )
+    return [LikeForLike(source, *(name_of("first-order", rule) for rule in pair)) for pair in pairs]
+
+
+def sharing(variants: Sequence[Variant]) -> list[Statement]:
+    """For every structure in the records, and every rule that ties."""
+    tied = dict.fromkeys(variant.rule for variant in variants if variant.rule.startswith("tied")) or ["tied"]
+    pairs = [(name_of(structure, rule), structure) for structure in structures(variants) for rule in tied]
+    return [
+        *(
+            Cheaper("appendix, weight sharing: the multiplication by A disappears", *pair, "multiply-adds")
+            for pair in pairs
+        ),
+        *(Cheaper("appendix, weight sharing: the cache is smaller", *pair, "cache") for pair in pairs),
+        *(Compared("asked, not claimed: A tied to B predicts as well", *pair, "close") for pair in pairs),
+    ]
+
+
+def normalization(variants: Sequence[Variant]) -> list[Statement]:
+    """For every structure in the records."""
+    helps = "appendix, parameterization: a gate that depends on the input helps, whatever the pattern of B"
+    names = list(structures(variants))
+    return [
+        *(Compared(helps, name, name_of(name, _CONSTANT)) for name in names),
+        *(Overflows("appendix, normalization: a softmax over the whole of T overflows", name_of(name, "joint"))
+          for name in names),
+        *(Compared("asked, not claimed: a gate is better than a softmax over T", name, name_of(name, "joint"))
+          for name in names),
+    ]  # fmt: skip
+
+
+def length(variants: Sequence[Variant]) -> list[Statement]:
+    """For every variant in the records."""
+    return [Keeps("asked, not claimed: models hold in longer contexts", variant.name) for variant in variants]
+
+
+def structures(variants: Sequence[Variant]) -> Iterator[str]:
+    """Each once."""
+    yield from dict.fromkeys(variant.structure for variant in variants)
+
+
+def rules(statements: Sequence[Statement]) -> str:
+    """How statements of these kinds are graded."""
+    return " ".join(dict.fromkeys(type(statement).rule for statement in statements))

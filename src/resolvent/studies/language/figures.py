@@ -1,0 +1,241 @@
+"""Figures of runs on text: perplexity against cost, rules side by side, perplexity along the context."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from resolvent.patterns import PAPER_STRUCTURES
+from resolvent.studies.grade import mean
+from resolvent.studies.language.variants import Variant
+from resolvent.studies.page import COLORS
+from resolvent.text.batches import perplexity
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
+    from matplotlib.transforms import Bbox
+
+_INK, _PALE = "#1b1f24", "#6b7280"
+_MARKERS = {"attention": "s", "recurrent": "o", "cache-efficient": "D"}
+_FAR = 14  # points of type
+# Offsets of a label from its point, in points of type: the first that is free is taken.
+_OFFSETS = [
+    (9 * x * far, 9 * y * far)
+    for far in (1, 1.6, 2.4, 3.6, 5)
+    for x, y in ((1, 0), (1, 1), (1, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1.4), (0, -1.4))
+]
+
+
+def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Indices of the points (cost, perplexity) that no other beats in one without being worse in the other.
+
+    From the cheapest on. Of points that are the same, all are on it.
+    """
+    kept = [
+        number
+        for number, (cost, height) in enumerate(points)
+        if not any(c <= cost and h <= height and (c, h) != (cost, height) for c, h in points)
+    ]
+    return sorted(kept, key=lambda number: points[number])
+
+
+def on_frontier(variants: Sequence[Variant], cost: Callable[[Variant], float]) -> list[Variant]:
+    """Variants that none beats in mean perplexity at no higher a cost."""
+    return [variants[number] for number in frontier([(cost(v), mean(v.perplexities)) for v in variants])]
+
+
+def pareto_figure(variants: Sequence[Variant]) -> Figure:
+    """Perplexity, and bits per byte, against multiply-adds of mixing per token and against the cache."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 5.4), layout="constrained")
+    FigureCanvasAgg(figure)  # labels are placed by their extent
+    first, second = figure.subplots(1, 2, sharey=True)
+    _points(first, variants, lambda v: v.mixing_madds)
+    _points(second, variants, lambda v: v.cache_bytes / 1024)
+    n = variants[0].context
+    _style(first, f"multiply-adds of mixing per token, contexts of {n:,}", "perplexity, validation")
+    _style(second, f"decode cache for {n:,} tokens, KiB", "")
+    right = second.secondary_yaxis("right", functions=_bits_and_back(variants))
+    right.set_ylabel("bits per byte", fontsize=9)
+    right.tick_params(labelsize=8)
+    for kind in dict.fromkeys(variant.kind for variant in variants):
+        first.plot([], [], _MARKERS[kind], color=_PALE, label=kind)
+    first.plot([], [], color=_INK, lw=1, label="Pareto frontier")
+    figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    figure.draw_without_rendering()
+    _label(first, variants, lambda v: v.mixing_madds, [v.growth[0] for v in variants])
+    _label(second, variants, lambda v: v.cache_bytes / 1024, [v.growth[1] for v in variants])
+    return figure
+
+
+def rules_figure(variants: Sequence[Variant]) -> Figure:
+    """Every seed of every rule, structure by structure, with what the mean gains or loses against the first rule."""
+    from matplotlib.figure import Figure
+
+    ordered = [
+        v for structure in dict.fromkeys(v.structure for v in variants) for v in variants if v.structure == structure
+    ]
+    figure = Figure(figsize=(8.6, 1.3 + 0.42 * len(ordered)), layout="constrained")
+    axes = figure.subplots()
+    for row, variant in enumerate(ordered):
+        first = next(v for v in ordered if v.structure == variant.structure)
+        color, values = color_of(variant, ordered), variant.perplexities
+        axes.plot([min(values), max(values)], [row, row], color=color, lw=2, alpha=0.5)
+        axes.plot(values, [row] * len(values), "o", color=color, ms=4, alpha=0.6)
+        axes.plot(mean(values), row, "|", color=color, ms=17, mew=2.2)
+        if variant is not first:
+            change = mean(values) / mean(first.perplexities) - 1
+            axes.annotate(f"{change:+.1%}", (max(values), row), xytext=(10, 0), textcoords="offset points",
+                          va="center", fontsize=8, color=_PALE)  # fmt: skip
+    axes.set_yticks(range(len(ordered)), [f"{v.structure} · {v.rule}" for v in ordered])
+    axes.set_ylim(len(ordered) - 0.4, -0.6)
+    axes.margins(x=0.12)
+    for row in range(1, len(ordered)):
+        if ordered[row].structure != ordered[row - 1].structure:
+            axes.axhline(row - 0.5, color="#d5d9df", lw=0.8)
+    _style(axes, "perplexity, validation: every seed, and the mean", "")
+    axes.tick_params(axis="y", labelsize=9)
+    return figure
+
+
+def length_figure(variants: Sequence[Variant]) -> Figure:
+    """Perplexity by position in the longest contexts, and by the length of the context; bands from least to most."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
+
+    figure = Figure(figsize=(13, 5), layout="constrained")
+    first, second = figure.subplots(1, 2, sharey=True)
+    n = variants[0].context
+    for variant in variants:
+        color, style = color_of(variant, variants), "--" if variant.kind == "cache-efficient" else "-"
+        positions = by_position(variant)
+        for axes, line in ((first, positions), (second, [(c, variant.at_length(c)) for c in variant.lengths])):
+            xs, means = [x for x, _ in line], [mean(values) for _, values in line]
+            axes.plot(xs, means, style, color=color, marker=".", lw=1.5, label=variant.name)
+            axes.fill_between(xs, [min(v) for _, v in line], [max(v) for _, v in line], color=color, alpha=0.15, lw=0)
+    for axes in (first, second):
+        axes.axvline(n, color=_INK, lw=0.9, ls=":")
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(LogFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter())
+        axes.set_xscale("log", base=2)
+    lengths = sorted({length for variant in variants for length in variant.lengths})
+    second.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    first.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    second.xaxis.minorticks_off()
+    first.annotate("trained length", (n, 0.99), xycoords=("data", "axes fraction"), xytext=(4, 0),
+                   textcoords="offset points", va="top", fontsize=8, color=_PALE)  # fmt: skip
+    _style(first, f"position in contexts of {lengths[-1]:,} tokens", "perplexity, validation")
+    _style(second, "length of the context, all positions", "")
+    figure.legend(*first.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=9)
+    return figure
+
+
+def by_position(variant: Variant) -> list[tuple[float, list[float]]]:
+    """The middle of each range of positions in the longest contexts, and the perplexities of the seeds there."""
+    longest = [run.longest.by_position for run in variant.runs if run.longest is not None]
+    return [
+        ((same[0].first + same[0].last + 2) / 2, [perplexity(each.value) for each in same])
+        for same in zip(*longest, strict=True)
+    ]
+
+
+def color_of(variant: Variant, among: Sequence[Variant]) -> str:
+    """The paper's structures have the same colors in all figures."""
+    known = [*PAPER_STRUCTURES, *dict.fromkeys(v.structure for v in among if v.structure not in PAPER_STRUCTURES)]
+    return COLORS[known.index(variant.structure) % len(COLORS)]
+
+
+def _points(axes: Axes, variants: Sequence[Variant], cost: Callable[[Variant], float]) -> None:
+    """Means with bars from the least to the most, and the frontier as stairs: the best that a budget can buy."""
+    axes.set_xscale("log")
+    axes.margins(0.18, 0.12)
+    for variant in variants:
+        values, color = variant.perplexities, color_of(variant, variants)
+        middle = mean(values)
+        bars = [[middle - min(values)], [max(values) - middle]]
+        axes.errorbar([cost(variant)], [middle], bars, fmt=_MARKERS[variant.kind], color=color, ms=7, capsize=3,
+                      elinewidth=1.2, zorder=3)  # fmt: skip
+    axes.plot(*zip(*_stairs(variants, cost), strict=True), color=_INK, lw=1, alpha=0.7, zorder=2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}")
+
+
+def _stairs(variants: Sequence[Variant], cost: Callable[[Variant], float]) -> list[tuple[float, float]]:
+    """Corners of the frontier."""
+    best = [(cost(v), mean(v.perplexities)) for v in on_frontier(variants, cost)]
+    return [best[0], *(corner for (_, high), (x, y) in pairwise(best) for corner in ((x, high), (x, y)))]
+
+
+def _label(
+    axes: Axes, variants: Sequence[Variant], cost: Callable[[Variant], float], growth: Sequence[str]
+) -> None:  # fmt: skip
+    """Each point's name and how its cost grows, where nothing else is drawn."""
+    names = [f"{variant.name}  {law}" for variant, law in zip(variants, growth, strict=True)]
+    place_labels(axes, variants, [cost(v) for v in variants], names, list(pairwise(_stairs(variants, cost))))
+
+
+def place_labels(
+    axes: Axes,
+    variants: Sequence[Variant],
+    across: Sequence[float],
+    names: Sequence[str],
+    lines: Sequence[tuple[tuple[float, float], tuple[float, float]]] = (),
+) -> None:
+    """Name the point of each variant, at its mean perplexity, where no point, bar, line or other name is."""
+    at = [(x, mean(v.perplexities)) for x, v in zip(across, variants, strict=True)]
+    bars = [((x, min(v.perplexities)), (x, max(v.perplexities))) for x, v in zip(across, variants, strict=True)]
+    taken = [_box(axes, point, point, 7) for point in at]
+    taken += [_box(axes, one, other, 2) for one, other in [*bars, *lines]]
+    for name, point in zip(names, at, strict=True):
+        label = axes.annotate(name, point, xytext=(0, 0), fontsize=8, color=_INK, textcoords="offset points",
+                              va="center")  # fmt: skip
+        offset = next((offset for offset in _OFFSETS if _fits(_moved(label, offset), axes, taken)), _OFFSETS[0])
+        taken.append(_moved(label, offset))
+        if max(map(abs, offset)) > _FAR:  # a line leads from the point to its label
+            axes.annotate("", point, xytext=offset, textcoords="offset points",
+                          arrowprops={"arrowstyle": "-", "color": "#b8bec7", "lw": 0.7})  # fmt: skip
+
+
+def _moved(label: Annotation, offset: tuple[float, float]) -> Bbox:
+    """Move a label beside its point; its extent there."""
+    label.set_position(offset)
+    label.set_horizontalalignment("left" if offset[0] > 0 else "right" if offset[0] < 0 else "center")
+    return label.get_window_extent()
+
+
+def _fits(box: Bbox, axes: Axes, taken: Sequence[Bbox]) -> bool:
+    inside = all(axes.bbox.contains(x, y) for x, y in box.corners())
+    return inside and not any(box.overlaps(other) for other in taken)
+
+
+def _box(axes: Axes, one: tuple[float, float], other: tuple[float, float], padding: float) -> Bbox:
+    """Around what is drawn from one point to another."""
+    from matplotlib.transforms import Bbox
+
+    return Bbox(axes.transData.transform([one, other])).padded(padding)
+
+
+def _bits_and_back(variants: Sequence[Variant]) -> tuple[Callable[[npt.ArrayLike], npt.ArrayLike], ...]:
+    """Bits per byte are the logarithm of perplexity times tokens per byte, the same for all runs on a text."""
+    factor = variants[0].bits[0] / math.log(variants[0].perplexities[0])
+    return (
+        lambda perplexity: np.log(np.maximum(perplexity, 1e-9)) * factor,
+        lambda bits: np.exp(np.asarray(bits) / factor),
+    )
+
+
+def _style(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x, fontsize=9)
+    axes.set_ylabel(y, fontsize=9)
+    axes.grid(color="#e8eaee", lw=0.7)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(which="both", labelsize=8)

@@ -1,0 +1,202 @@
+"""Studies on text: structures × rules × seeds on a corpus, and what their records show.
+
+Studies with the same `out` share their runs: what one has trained, the next one reads. A new study is a `TextStudy`,
+in a file of its own, and its name in `resolvent.studies.registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from resolvent.errors import SettingError
+from resolvent.patterns import PAPER_STRUCTURES, pattern
+from resolvent.studies.grid import Cell, folder_of, slug
+from resolvent.studies.language import claims, figures, lengths, table
+from resolvent.studies.language.claims import Statement
+from resolvent.studies.language.presets import PRESETS, preset_of, run_config, with_parameters_of
+from resolvent.studies.language.table import Column
+from resolvent.studies.language.variants import Variant, name_of, variants
+from resolvent.studies.study import Claims, Graded, Option, Selection, Study, StudyFigure, StudyPlan, StudyReport
+from resolvent.tasks import Text
+from resolvent.train.config import RunConfig
+from resolvent.train.record import Record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_OPTIONS = {  # settings that tell the cells of a study apart
+    "model.pattern": "--structures",
+    "model.rule": "--rules",
+    "train.seed": "--seeds and --first-seed",
+    "task.corpus": "--corpus",
+}
+
+
+_DEFAULT = "laptop"
+_PRESETS = ((_DEFAULT, PRESETS[_DEFAULT].about), *((name, p.about) for name, p in PRESETS.items() if name != _DEFAULT))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TextStudy(Study):
+    """Every structure with every rule.
+
+    times       multiples of the trained length at which models are measured by default; None if at that length alone
+    rates       learning rates of rules, as multiples of the preset's, where they were chosen for each
+    matched     whether MLPs are as wide as gives every rule the parameters of the first one
+    first_seed  of the published runs, where the preset's was used to choose settings
+    """
+
+    structures: tuple[str, ...]
+    columns: Callable[[Sequence[Variant]], list[Column]]
+    notes: Callable[[Sequence[Variant]], list[str]]
+    statements: Callable[[Sequence[Variant]], list[Statement]]
+    figure: Callable[[Sequence[Variant]], Figure]
+    rules: tuple[str, ...] = ("softmax",)
+    times: tuple[int, ...] | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)
+    matched: bool = False
+    first_seed: int | None = None
+    options: tuple[Option, ...] = ("corpus", "quick", "rules", "first_seed")
+    presets: tuple[tuple[str, str], ...] = _PRESETS
+
+    def plan(self, selection: Selection) -> StudyPlan:
+        if selection.corpus is None:
+            raise SettingError("expected --corpus, the folder of a prepared text: see 'resolvent data prepare --help'.")
+        preset, about = self.preset_of(selection)
+        out = selection.out or Path("out") / f"language-{preset}-{selection.corpus.resolve().name}"
+        cells = self.cells(
+            preset, str(selection.corpus), out, structures=selection.structures, rules=selection.rules,
+            seeds=selection.seeds, first_seed=selection.first_seed, changes=selection.changes,
+        )  # fmt: skip
+        if self.times is None:
+            return StudyPlan(preset, about, out, cells)
+        times = tuple(selection.times or self.times)
+        count = len(cells) * len(lengths.contexts(cells[0], times))  # or an error, before anything is trained
+        return StudyPlan(preset, about, out, cells, partial(_measured, cells, times), count)
+
+    def cells(
+        self, preset: str, corpus: str, out: Path, *, structures: Sequence[str] | None = None,
+        rules: Sequence[str] | None = None, seeds: int | None = None, first_seed: int | None = None,
+        changes: Sequence[str] = (),
+    ) -> list[Cell]:  # fmt: skip
+        """Every run, seed by seed, so that a study that is stopped has complete comparisons."""
+        size = preset_of(preset)
+        _check_options(changes, seeds)
+        text = Text(corpus, size.context).prepared()
+        first = next(seed for seed in (first_seed, self.first_seed, size.first_seed) if seed is not None)
+
+        def config(structure: str, rule: str, seed: int) -> RunConfig:
+            made = run_config(size, text, structure, seed, rule, self.rates.get(rule, 1.0)).changed(changes)
+            if not self.matched or rule == self.rules[0]:
+                return made
+            return with_parameters_of(made, run_config(size, text, structure, seed, self.rules[0]).changed(changes))
+
+        return [
+            Cell("text", name_of(str(pattern(structure)), rule), seed, config(structure, rule, seed).prepared(),
+                 folder_of(out / "runs", structure) / slug(rule) / f"seed{seed}")
+            for seed in range(first, first + (seeds or size.seeds))
+            for structure in dict.fromkeys(pattern(each).spelling for each in structures or self.structures)
+            for rule in dict.fromkeys(rules or self.rules)
+        ]  # fmt: skip
+
+    def report(self, records: Sequence[Record]) -> StudyReport:
+        groups = variants(records)
+        columns, notes = self.columns(groups), (*self.notes(groups), *table.scale_notes(groups))
+        return StudyReport(
+            tables=(table.filled(columns, groups),),
+            brief=table.filled([column for column in columns if column.brief], groups),
+            captions=notes,
+            notes=notes,
+            claims=self._claims(groups),
+            figures=(StudyFigure(self.title, partial(self.figure, groups), published=True),),
+            spreadsheet=table.spreadsheet(groups),
+        )
+
+    def _claims(self, groups: Sequence[Variant]) -> Claims:
+        by_name, statements = {variant.name: variant for variant in groups}, self.statements(groups)
+        graded = tuple(Graded(each.source, str(each), each.grade(by_name)) for each in statements)
+        return Claims("What the paper says", claims.rules(statements), graded)
+
+
+def _measured(cells: Sequence[Cell], times: tuple[int, ...], advance: Callable[[], None]) -> list[Record]:
+    return [lengths.measured(cell, times, advance) for cell in cells]
+
+
+def _check_options(changes: Sequence[str], seeds: int | None) -> None:
+    for change in changes:
+        if (key := change.partition("=")[0].strip()) in _OPTIONS:
+            raise SettingError(f"the study sets {key} itself: expected {_OPTIONS[key]} instead of --set {change}.")
+    if seeds is not None and seeds < 1:
+        raise SettingError(f"expected at least one seed, got {seeds}.")
+
+
+_FEW = ("exponential+cache", "quadratic+cache", "dense")
+
+PARETO = TextStudy(
+    name="pareto",
+    title="perplexity against complexity",
+    about="Nine structures on text: the paper's perplexity against complexity, with the Pareto frontier and claims.",
+    page="pareto.html",
+    structures=tuple(PAPER_STRUCTURES),
+    columns=table.pareto_columns,
+    notes=table.pareto_notes,
+    statements=claims.pareto,
+    figure=figures.pareto_figure,
+)
+MAMBA = TextStudy(
+    name="mamba",
+    title="Mamba's rule at first order",
+    about="First order with the paper's rule, Mamba's and Mamba-2's, at equal parameters: the paper's ablation.",
+    page="mamba.html",
+    structures=("first-order",),
+    rules=("softmax", "softmax:gate=mamba", "mamba1:state=1", "mamba1:state=1,decay=0.5", "mamba2:state=1",
+           "softmax:conv=4", "mamba1:conv=4,state=1,decay=0.5", "mamba2"),
+    columns=table.mamba_columns,
+    notes=table.mamba_notes,
+    statements=claims.mamba,
+    figure=figures.rules_figure,
+    matched=True,
+    first_seed=10,
+)  # fmt: skip
+SHARING = TextStudy(
+    name="sharing",
+    title="A tied to B",
+    about="A = BD + D' against an A of its own: the perplexity of half the work and half the cache.",
+    page="sharing.html",
+    structures=_FEW,
+    rules=("softmax", "tied"),
+    columns=table.rule_columns,
+    notes=table.rule_notes,
+    statements=claims.sharing,
+    figure=figures.rules_figure,
+)
+NORMALIZATION = TextStudy(
+    name="normalization",
+    title="gates and the softmax over T",
+    about="A gate for each token, a constant one, and one softmax over all of (I - B)^-1 A.",
+    page="normalization.html",
+    structures=_FEW,
+    rules=("softmax", "softmax:gate=0.5", "joint"),
+    columns=table.rule_columns,
+    notes=table.rule_notes,
+    statements=claims.normalization,
+    figure=figures.rules_figure,
+)
+LENGTH = TextStudy(
+    name="length",
+    title="longer contexts than trained on",
+    about="Models in longer contexts than they were trained on: perplexity by length, and by position.",
+    page="length.html",
+    structures=tuple(PAPER_STRUCTURES),
+    columns=table.length_columns,
+    notes=table.length_notes,
+    statements=claims.length,
+    figure=figures.length_figure,
+    times=lengths.TIMES,
+    options=("corpus", "quick", "rules", "first_seed", "times"),
+)

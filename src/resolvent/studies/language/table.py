@@ -1,0 +1,189 @@
+"""Tables of studies on text: columns of costs and results, notes, and a spreadsheet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from resolvent.studies.grade import mean
+from resolvent.studies.language import figures
+from resolvent.studies.language.variants import PAPER, Variant
+from resolvent.studies.study import Number, TextTable
+
+_SOURCE = (
+    "The paper's models: 125M to 775M parameters, contexts of 1,024 and 2,048, 2.6 to 13 billion tokens of "
+    "OpenWebText. Its figure has no numbers; first order has, in a table: 31.28, and 30.64 with Mamba's rule (125M)."
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A cell for each variant; `brief` columns are shown in a terminal, too, which is 80 characters wide."""
+
+    name: str
+    cell: Callable[[Variant], str]
+    brief: bool = True
+
+
+def filled(columns: Sequence[Column], variants: Sequence[Variant]) -> TextTable:
+    names = sum(column.name in ("structure", "rule") for column in columns)
+    rows = (tuple(column.cell(variant) for column in columns) for variant in variants)
+    return TextTable(tuple(column.name for column in columns), tuple(rows), names)
+
+
+def spreadsheet(variants: Sequence[Variant]) -> tuple[tuple[str, ...], tuple[tuple[Number, ...], ...]]:
+    """A row for each variant and length of context; at the trained length with bits per byte and costs."""
+    head = ("structure", "rule", "context", "trained_context", "seeds", "perplexity_mean", "perplexity_least",
+            "perplexity_most", "bits_per_byte_mean", "paper_125m", "parameters", "mixing_madds_per_token",
+            "cache_bytes", "ms_per_1k_tokens")  # fmt: skip
+    rows: list[tuple[Number, ...]] = []
+    for v in variants:
+        costs = (mean(v.bits), PAPER.get(v.name, ""), v.parameters, v.mixing_madds, v.cache_bytes, v.milliseconds)
+        for context in v.lengths or [v.context]:
+            values = v.at_length(context) or v.perplexities
+            rows.append((v.structure, v.rule, context, v.context, len(values), mean(values), min(values), max(values),
+                         *(costs if context == v.context else [""] * len(costs))))  # fmt: skip
+    return head, tuple(rows)
+
+
+def scale_notes(variants: Sequence[Variant]) -> tuple[str, ...]:
+    """The scale of the runs, and the paper's."""
+    runs = [run for variant in variants for run in variant.runs]
+    records = [run.record for run in runs]
+    counts = [variant.parameters for variant in variants]
+    sizes = dict.fromkeys([_count(min(counts)), _count(max(counts))])
+    seeds = sorted({record.seed for record in records})
+    rates = sorted({record.config.train.learning_rate for record in records})
+    hours, skipped = sum(record.seconds for record in records) / 3600, sum(record.skipped_steps for record in records)
+    text, environment = runs[0].text, records[0].environment
+    return (
+        f"Scale: {' to '.join(sizes)} parameters, contexts of {text.context:,}, {_count(records[0].tokens)} tokens of "
+        f"{Path(text.corpus).name} ({text.tokenizer}) for each run; seeds {', '.join(map(str, seeds))}; learning rate "
+        f"{', '.join(map(str, rates))}; {skipped:,} steps skipped. {hours:.1f} hours in all. "
+        f"torch {environment.packages.get('torch', '(unknown)')}, {environment.machine}, commit {environment.commit}.",
+        _SOURCE,
+    )
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """The mean, ± half the spread over seeds."""
+    half = (max(values) - min(values)) / 2
+    return f"{mean(values):,.{digits}f}" + (f" ± {half:.{digits}f}" if len(values) > 1 else "")
+
+
+def _count(number: float) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.0f}"
+
+
+def _bytes(number: float) -> str:
+    for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f} B"
+
+
+def _results(variants: Sequence[Variant], *, rules: bool) -> list[Column]:
+    """Costs and results; a terminal that shows rules, too, has fewer of them."""
+    columns = [
+        Column("params", lambda v: _count(v.parameters), not rules),
+        Column("mixing", lambda v: _count(v.mixing_madds)),
+        Column("cache", lambda v: _bytes(v.cache_bytes)),
+        Column("ms per 1k tokens", lambda v: f"{v.milliseconds:.0f}", brief=False),
+        Column("perplexity", lambda v: spread(v.perplexities, 2)),
+        Column("bits per byte", lambda v: spread(v.bits, 3), not rules),
+    ]
+    if any(variant.name in PAPER for variant in variants):
+        columns.append(Column("paper", lambda v: f"{PAPER[v.name]:.2f}" if v.name in PAPER else "–"))
+    return columns
+
+
+def pareto_columns(variants: Sequence[Variant]) -> list[Column]:
+    return [Column("structure", lambda v: v.name), *_results(variants, rules=False)]
+
+
+def rule_columns(variants: Sequence[Variant]) -> list[Column]:
+    first = {v.structure: v for v in reversed(variants)}
+
+    def change(v: Variant) -> str:
+        ratio = mean(v.perplexities) / mean(first[v.structure].perplexities)
+        return "" if v is first[v.structure] else f"{ratio - 1:+.1%}"
+
+    names = [Column("structure", lambda v: v.structure), Column("rule", lambda v: v.rule)]
+    return [*names, *_results(variants, rules=True), Column("change", change)]
+
+
+def mamba_columns(variants: Sequence[Variant]) -> list[Column]:
+    """Parameters and bytes to the last digit, since they are to be equal; learning rates, since they are not."""
+    first = variants[0]
+
+    def cache(v: Variant) -> str:
+        times = v.cache_bytes / first.cache_bytes
+        return f"{v.cache_bytes:,} B" + ("" if v.cache_bytes == first.cache_bytes else f" ({times:.3g} ×)")
+
+    def change(v: Variant) -> str:
+        return "" if v is first else f"{mean(v.perplexities) / mean(first.perplexities) - 1:+.1%}"
+
+    return [
+        Column("rule", lambda v: v.rule),
+        Column("params", lambda v: f"{v.parameters:,}"),
+        Column("cache", cache),
+        Column("learning rate", lambda v: f"{v.learning_rate:g}", brief=False),
+        Column("seeds", lambda v: str(len(v.runs)), brief=False),
+        Column("ms per 1k tokens", lambda v: f"{v.milliseconds:.0f}", brief=False),
+        Column("perplexity", lambda v: spread(v.perplexities, 3)),
+        Column("bits per byte", lambda v: spread(v.bits, 3), brief=False),
+        Column("paper", lambda v: f"{PAPER[v.name]:.2f}" if v.name in PAPER else "–", brief=False),
+        Column("change", change),
+    ]
+
+
+def length_columns(variants: Sequence[Variant]) -> list[Column]:
+    def at(length: int) -> Column:
+        return Column(f"{length:,}", lambda v: spread(values, 2) if (values := v.at_length(length)) else "–")
+
+    lengths = sorted({length for variant in variants for length in variant.lengths})
+    return [Column("structure", lambda v: v.name), *map(at, lengths)]
+
+
+_COLUMNS = (
+    "Mixing: multiply-adds per token along the sequence, forward, in all layers, mean over the context. Cache: of all "
+    "layers for one sequence as long as the context, float32. ms per 1k tokens: training time of the quickest seed. "
+    "Perplexity and bits per byte: all of the validation split in windows that do not overlap, mean ± half the spread "
+    "over seeds."
+)
+
+
+def pareto_notes(variants: Sequence[Variant]) -> list[str]:
+    best_by = {
+        "multiply-adds": figures.on_frontier(variants, lambda v: v.mixing_madds),
+        "cache": figures.on_frontier(variants, lambda v: v.cache_bytes),
+    }
+    frontiers = "; ".join(f"by {what}: {', '.join(v.name for v in best)}" for what, best in best_by.items())
+    return [_COLUMNS, f"On the Pareto frontier of the means, from the cheapest on, {frontiers}."]
+
+
+def rule_notes(_: Sequence[Variant]) -> list[str]:
+    return [f"{_COLUMNS} Change: of the mean perplexity, against the first rule of the structure."]
+
+
+def mamba_notes(variants: Sequence[Variant]) -> list[str]:
+    few, most = (pick(variant.parameters for variant in variants) for pick in (min, max))
+    matched = "MLPs are as wide as makes parameters equal." if 100 * (most - few) <= few else "Parameters differ."
+    return [
+        f"First order. Cache: of all layers for one sequence, float32; in brackets, against the first row. {matched} "
+        "ms per 1k tokens: training time of the quickest seed. Perplexity and bits per byte: all of the validation "
+        "split in windows that do not overlap, mean ± half the spread over seeds. Change: of the mean perplexity, "
+        "against the first row."
+    ]
+
+
+def length_notes(variants: Sequence[Variant]) -> list[str]:
+    return [
+        f"Perplexity on the validation split in contexts of each length; trained at {variants[0].context:,}. Every "
+        "target counts once at each length; mean ± half the spread over seeds. The paper claims nothing about lengths "
+        "beyond those trained on."
+    ]

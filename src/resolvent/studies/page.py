@@ -1,0 +1,82 @@
+"""One self-contained page of HTML: tables, figures inside, graded claims. The same for every study."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from resolvent.studies.grade import Grade
+from resolvent.studies.study import Claims, StudyFigure, StudyReport, TextTable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLORS = ("#3d5a80", "#98a9c2", "#c8553d", "#e0a458", "#2a9d8f", "#7b2d8b", "#b58bc4", "#588157", "#a3b18a")
+_GRADES: dict[Grade, str] = {
+    "supported": "#2a7d4f",
+    "contradicted": "#b3261e",
+    "circumvented": "#3d5a80",
+    "open": "#8a6d00",
+    "not run": "#888",
+}
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;color:#1b1f24;max-width:1100px;margin:2rem auto;padding:0 1rem}"
+    "table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{padding:.3rem .8rem;text-align:right;"
+    "border-bottom:1px solid #e3e6ea}td:first-child,th:first-child{text-align:left}img{max-width:100%}"
+    ".wide{overflow-x:auto}.words td{text-align:left}h2{margin-top:2.2rem;font-size:1.15rem}"
+)
+
+
+def page(report: StudyReport, title: str) -> str:
+    """The document."""
+    content = [
+        *map(_table, report.tables),
+        *(f"<p>{html.escape(note)}</p>" for note in report.notes),
+        *map(_picture, report.figures),
+        _claims(report.claims),
+    ]
+    return (
+        "<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style><h1>{html.escape(title)}</h1>"
+        f"{''.join(content)}</html>\n"
+    )
+
+
+def _table(table: TextTable) -> str:
+    """Names on the left, numbers on the right."""
+    names = "".join(f"<th>{html.escape(name)}</th>" for name in table.head)
+    body = "".join(f"<tr>{_cells(row)}</tr>" for row in table.rows)
+    return f"<div class='wide'><table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _picture(figure: StudyFigure) -> str:
+    title = html.escape(figure.title)
+    return f"<h2>{title}</h2><img alt='{title}' src='{_inline(figure.draw())}'>"
+
+
+def _claims(claims: Claims) -> str:
+    """Under the rule they were graded by; nothing if none could be graded."""
+    if not claims.tested:
+        return ""
+    rows = "".join(
+        f"<tr>{_cells(filter(None, (each.statement, each.comparison)))}"
+        f"<td style='color:{_GRADES[each.grade]}'>{each.grade}</td></tr>"
+        for each in claims.graded
+    )
+    return (
+        f"<h2>{html.escape(claims.title)}</h2><p>{html.escape(claims.rule)}</p>"
+        f"<table class='words'><tbody>{rows}</tbody></table>"
+    )
+
+
+def _cells(row: Iterable[str]) -> str:
+    return "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
+
+
+def _inline(figure: Figure) -> str:
+    memory = io.BytesIO()
+    figure.savefig(memory, format="png", dpi=130, facecolor="white")
+    return "data:image/png;base64," + base64.b64encode(memory.getvalue()).decode()

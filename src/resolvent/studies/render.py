@@ -1,0 +1,73 @@
+"""A report of a study as Markdown, in a terminal, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from resolvent.studies.study import Claims, StudyReport, TextTable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def markdown(report: StudyReport) -> str:
+    """Tables, notes, and the grades of claims that could be tested, with the rule."""
+    first, *others = report.tables
+    blocks = [_markdown_table(first.head, first.rows), *report.notes]
+    blocks += [_markdown_table(each.head, each.rows) for each in others]
+    if report.claims.tested:
+        blocks += [_markdown_claims(report.claims), report.claims.rule]
+    return "\n\n".join(blocks) + "\n"
+
+
+def terminal(table: TextTable) -> Table:
+    from rich.table import Table
+
+    wide = sum(max(len(line) for row in (table.head, *table.rows) for line in row[i].split("\n")) + 2
+               for i in range(len(table.head))) > 80  # fmt: skip
+    shown = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1 if wide else 2, 0, 0))
+    for number, name in enumerate(table.head):
+        shown.add_column(name, justify="left" if number < table.names else "right", no_wrap=True)
+    for row in table.rows:
+        shown.add_row(*row)
+    return shown
+
+
+def terminal_claims(claims: Claims) -> Table:
+    """Grades of what could be tested, each below the statement that it is about."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table, last = Table.grid(padding=(0, 2)), ""
+    for each in claims.tested:
+        if each.statement != last:
+            table.add_row("", f"[dim]{escape(each.statement)}[/dim]")
+        table.add_row(f"  {each.grade}", escape(each.comparison))
+        last = each.statement
+    return table
+
+
+def write_csv(report: StudyReport, path: Path) -> None:
+    head, rows = report.spreadsheet
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(head)
+        writer.writerows(rows)
+
+
+def _markdown_claims(claims: Claims) -> str:
+    if any(each.statement for each in claims.tested):
+        head: tuple[str, ...] = ("the paper", "compared", "grade at this scale")
+        return _markdown_table(head, ((each.statement, each.comparison, each.grade) for each in claims.tested))
+    head = ("claim of the paper", "grade at this scale")
+    return _markdown_table(head, ((each.comparison, each.grade) for each in claims.tested))
+
+
+def _markdown_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    names = list(head)
+    lines = [names, *rows]
+    first, *others = ("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join([first, "|" + "---|" * len(names), *others])

@@ -1,0 +1,161 @@
+"""What a study is: what is run, and what its records show. A new one is a `Study`, and a line in `registry`.
+
+Nothing here needs torch, so that reports are made from records alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from resolvent.errors import SettingError, closest
+from resolvent.studies.grade import Grade
+from resolvent.studies.grid import Cell
+from resolvent.train.record import Record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Number = float | int | str
+Option = Literal["corpus", "quick", "rules", "first_seed", "tasks", "times"]
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Cells as text. The first `names` columns are names; the others are numbers."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    names: int = 1
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A statement of the paper, if it is in words, what is compared to test it, and the grade."""
+
+    statement: str
+    comparison: str
+    grade: Grade
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Graded statements, under a title, and the rule that they were graded by."""
+
+    title: str
+    rule: str
+    graded: tuple[Graded, ...]
+
+    @property
+    def tested(self) -> tuple[Graded, ...]:
+        """Those whose runs exist."""
+        return tuple(each for each in self.graded if each.grade != "not run")
+
+
+@dataclass(frozen=True)
+class StudyFigure:
+    """A titled figure, drawn when asked for; `published` ones are shown in documents and written as files."""
+
+    title: str
+    draw: Callable[[], Figure]
+    published: bool = False
+
+
+@dataclass(frozen=True)
+class StudyReport:
+    """What records show.
+
+    tables      the first one is the result, others break it down
+    brief       the result in 80 columns, with `captions` below
+    notes       what the columns mean, and how it was made
+    spreadsheet a head and rows of plain values
+    """
+
+    tables: tuple[TextTable, ...]
+    brief: TextTable
+    captions: tuple[str, ...]
+    notes: tuple[str, ...]
+    claims: Claims
+    figures: tuple[StudyFigure, ...]
+    spreadsheet: tuple[tuple[str, ...], tuple[tuple[Number, ...], ...]]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What of a study is run, as the options of its command say; None leaves it to the study."""
+
+    preset: str | None = None
+    corpus: Path | None = None
+    structures: Sequence[str] | None = None
+    rules: Sequence[str] | None = None
+    tasks: Sequence[str] | None = None
+    seeds: int | None = None
+    first_seed: int | None = None
+    times: Sequence[int] | None = None
+    changes: Sequence[str] = ()
+    out: Path | None = None
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """The runs of a study, and the folder of its reports; the preset says how large it is.
+
+    measure  what is measured of the finished runs, if anything, in so many `measurements`: it calls its argument after
+             each, and returns the records
+    """
+
+    preset: str
+    about: str
+    folder: Path
+    cells: list[Cell]
+    measure: Callable[[Callable[[], None]], list[Record]] | None = None
+    measurements: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study(ABC):
+    """A table or a figure of the paper. Its command and its published results follow from it.
+
+    name     of the command, and of files of records: NAME-….jsonl
+    title    of tables and figures
+    about    the help text of the command
+    page     the file of its page of HTML
+    options  of the command, beside those that all studies have: preset, structures, seeds, set, out
+    presets  their names and what each is; the first one is the default
+    """
+
+    name: str
+    title: str
+    about: str
+    page: str
+    options: tuple[Option, ...] = ()
+    presets: tuple[tuple[str, str], ...]
+
+    def preset_of(self, selection: Selection) -> tuple[str, str]:
+        """The preset that is selected, and what it is."""
+        known, name = dict(self.presets), selection.preset or self.presets[0][0]
+        if name not in known:
+            raise SettingError(
+                f"unknown preset '{name}' of {self.name}: expected {', '.join(known)}.{closest(name, known)}"
+            )
+        return name, known[name]
+
+    @abstractmethod
+    def plan(self, selection: Selection) -> StudyPlan:
+        """What is to be run."""
+
+    @abstractmethod
+    def report(self, records: Sequence[Record]) -> StudyReport:
+        """What the records of its runs show."""
+
+
+def provenance(records: Sequence[Record]) -> str:
+    """What records were made with, in a sentence for notes."""
+    hours = sum(record.seconds for record in records) / 3600
+    environment = records[0].environment
+    commits = " and ".join(dict.fromkeys(str(record.environment.commit) for record in records))
+    torch = environment.packages.get("torch", "(unknown)")
+    return f"{hours:.1f} hours of one core in all. torch {torch}, {environment.machine}, commit {commits}."
