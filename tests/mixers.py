@@ -5,27 +5,36 @@ from torch import Tensor
 from torch.nn.functional import elu, softplus
 
 import resolvent as rv
-from resolvent.analysis.coefficients import coefficients
 from resolvent.coefficients.gates import ConstantGate, ScalarGate, TokenGate
 from resolvent.mixer import Mixer
+from resolvent.rules import rule as rule_of
+from tests.operator_cases import NEW, PAIRED, TABLE, Spec
 
 RULES = [
-    "softmax", "softmax:gate=mamba", "softmax:gate=0.4", "softmax:gate=scalar@0.3", "whole", "tied", "distance",
-    "distance:shape=decay", "distance:shape=constant", "low-rank:rank=5", "mamba:state=3", "mamba:state=2,groups=3",
-    "linear", "linear:form=griffin",
+    "softmax", "softmax:gate=mamba", "softmax:gate=0.4", "softmax:gate=scalar@0.3", "joint", "tied", "tied:blend=free",
+    "distance", "distance:shape=decay", "distance:shape=constant", "low-rank:rank=5", "mamba1:state=3",
+    "mamba2:state=3", "mamba2:state=2,groups=3", "linear", "linear:form=griffin",
 ]  # fmt: skip
-CASES = [
-    (spec, rule)
-    for spec in rv.PAPER_STRUCTURES
-    for rule in RULES
-    if coefficients(rule).refusal(rv.pattern(spec)) is None
+CONVOLVED = [("first-order", "softmax:conv=4"), ("first-order", "mamba1:conv=3,state=2"),
+             ("first-order", "mamba2:conv=4"), ("dense", "softmax:conv=3"), ("attention", "low-rank:conv=2,rank=5"),
+             ("exponential+cache", "softmax:conv=1")]  # fmt: skip
+PLAIN: list[tuple[Spec, str]] = [
+    (spec, rule) for spec in rv.PAPER_STRUCTURES for rule in RULES if rule_of(rule).refusal(rv.pattern(spec)) is None
 ]
+PLAIN += CONVOLVED
+NEWER: list[tuple[Spec, str]] = [(spec, "softmax") for spec in NEW] + [(spec, "joint") for spec in (*PAIRED, TABLE)]
+NEWER += [
+    ("attention/first-order", "low-rank:rank=5"), ("local:8/exponential+cache", "distance:shape=decay"),
+    ("exponential/order:8", "softmax:conv=3"), ("fenwick", "tied"), (TABLE, "distance"),
+    ("binomial:4", "low-rank:rank=5"),
+]  # fmt: skip
+CASES = PLAIN + NEWER
 
 
 def make(spec: object, rule: str, *, seed: int = 0, dim: int = 24, heads: int = 3, **options: object) -> Mixer:
     """A mixer in float64 whose parameters, biases and gates too, are large enough to matter."""
     torch.manual_seed(seed)
-    mixer = Mixer(dim, heads, spec, coefficients=rule, **options).double()
+    mixer = Mixer(dim, heads, spec, rule=rule, **options).double()
     with torch.no_grad():
         for p in mixer.parameters():
             p.copy_(torch.randn_like(p) * (0.5 if p.ndim < 2 else p.shape[-1] ** -0.5))
@@ -35,12 +44,16 @@ def make(spec: object, rule: str, *, seed: int = 0, dim: int = 24, heads: int = 
 def expected(mixer: Mixer, u: Tensor) -> Tensor:
     """The output for (B, N, dim), head by head: values, dense A and B, (I - B)^-1 A, output."""
     layer, b, n = mixer.layer, u.shape[0], u.shape[1]
+    if layer.rule.conv:
+        u = convolved(u, mixer.convolution.weight)
     x = mixer.values(u).view(b, n, layer.kv_heads, layer.head_dim)
     share = layer.heads // layer.kv_heads
     heads = [x[:, :, h // share] for h in range(layer.heads)]
     name = layer.rule.name
-    if name == "mamba":
-        mixed = [mamba_head(mixer, u, heads[h], h) for h in range(layer.heads)]
+    if name == "mamba2":
+        mixed = [mamba2_head(mixer, u, heads[h], h) for h in range(layer.heads)]
+    elif name == "mamba1":
+        mixed = [mamba1_channel(mixer, u, x[..., None], c) for c, x in enumerate(torch.cat(heads, -1).unbind(-1))]
     elif name == "linear":
         return mixer.output(linear_recurrence(mixer, u, torch.stack(heads, 2).flatten(2)))
     else:
@@ -55,18 +68,21 @@ def dense_matrices(mixer: Mixer, u: Tensor, head: int) -> tuple[Tensor, Tensor]:
     """A and B of one head, (B, N, N)."""
     layer, (b, n) = mixer.layer, u.shape[:2]
     p, rule = layer.patterns[head], layer.rule
-    reads = torch.from_numpy(p.mask(n))
-    with_self = reads | torch.eye(n, dtype=torch.bool) if p.direct == "all" else torch.eye(n, dtype=torch.bool)
+    with_self, reads = (torch.from_numpy(p.mask(n, part)) for part in ("a", "b"))
     has_source = reads.any(-1)
     g = gate_of(mixer, u, head) * has_source if p.recurrent else torch.zeros(b, n).double()
     sa, sb = scores_of(mixer, u, head)
     feedback = g[..., None] * softmax_on(sb, reads) if p.recurrent else torch.zeros(b, n, n).double()
     match rule.name:
+        case "tied" if rule.blend == "token":
+            blend = mixer.coefficients.blend
+            share = 7 / 8 * (u @ blend.weight[head] + blend.bias[head]).sigmoid()[:, None]  # of the input, by column
+            return feedback * share + torch.diag_embed(1 - g), feedback * (1 - share)
         case "tied":
             delta = mixer.coefficients.delta[head]
             own = torch.diag_embed(1 - (1 + delta) * feedback.sum(-1))
             return delta * feedback + own, feedback
-        case "whole":
+        case "joint":
             return whole(sa, feedback, with_self)
         case "low-rank":
             features = elu(mixer.coefficients.features(u)) + 1
@@ -93,7 +109,7 @@ def scores_of(mixer: Mixer, u: Tensor, head: int) -> tuple[Tensor, Tensor]:
             else:
                 found.append(none)
         return found[0], found[1]
-    if c.scores is None:
+    if getattr(c, "scores", None) is None:
         return none, none
     projected = c.scores(u).view(b, n, -1, layer.head_dim)
     at = 0
@@ -102,8 +118,8 @@ def scores_of(mixer: Mixer, u: Tensor, head: int) -> tuple[Tensor, Tensor]:
         sizes = {"qa": group.count, "ka": group.kv_count, "qb": group.count, "kb": group.kv_count}
         if layer.rule.name == "low-rank":  # what it feeds back, and so its keys, are each head's own
             sizes["kb"], share = group.count, 1
-        keep_a = group.run.direct == "all" or layer.rule.name == "whole"
-        keep_b = group.run.recurrent and group.run.strides.last != 1
+        keep_a = group.run.direct == "all" or layer.rule.name == "joint"
+        keep_b = bool((group.run.mask(100, "b").sum(1) > 1).any())  # over one source the softmax is 1: no scores
         for name, size in sizes.items():
             if (keep_a if name[1] == "a" else keep_b) and not (layer.rule.name == "low-rank" and name[1] == "a"):
                 mine = head - group.heads.start
@@ -149,7 +165,7 @@ def softmax_on(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def whole(scores: Tensor, feedback: Tensor, with_self: Tensor) -> tuple[Tensor, Tensor]:
-    """A and B whose T is the row-normalised (I - B)^-1 exp(scores)."""
+    """A and B whose T is the row-normalized (I - B)^-1 exp(scores)."""
     direct = torch.where(with_self, scores.exp(), 0)
     n = scores.shape[-1]
     t = torch.linalg.solve(torch.eye(n).double() - feedback, direct)
@@ -157,7 +173,7 @@ def whole(scores: Tensor, feedback: Tensor, with_self: Tensor) -> tuple[Tensor, 
     return direct / sums[..., None], feedback * sums[:, None, :] / sums[..., None]
 
 
-def mamba_head(mixer: Mixer, u: Tensor, x: Tensor, head: int) -> Tensor:
+def mamba2_head(mixer: Mixer, u: Tensor, x: Tensor, head: int) -> Tensor:
     c, rule = mixer.coefficients, mixer.layer.rule
     delta = softplus(u @ c.weight[head] + c.step[head])
     vectors = c.write_read(u).view(*u.shape[:2], 2, rule.groups, rule.state)
@@ -168,6 +184,26 @@ def mamba_head(mixer: Mixer, u: Tensor, x: Tensor, head: int) -> Tensor:
         state = fade * state + (delta[:, t, None] * write[:, t])[:, :, None] * x[:, t, None]
         outputs.append((read[:, t, :, None] * state).sum(1))
     return torch.stack(outputs, 1)
+
+
+def mamba1_channel(mixer: Mixer, u: Tensor, x: Tensor, channel: int) -> Tensor:
+    """Σ_s c_s (I - B_s)^-1 A_s x, with the matrices of each state written out."""
+    c, n, mixed = mixer.coefficients, u.shape[1], torch.zeros_like(x)
+    low, write, read = c.project(u).split([c.rank, c.rule.state, c.rule.state], -1)
+    delta = softplus(low @ c.weight[channel] + c.step[channel])
+    for s in range(c.rule.state):
+        fade = (-delta * c.log_rate[channel, s].exp()).exp()
+        feedback = torch.diag_embed(fade[:, 1:], -1)
+        states = torch.linalg.solve(torch.eye(n).double() - feedback, torch.diag_embed(delta * write[..., s]) @ x)
+        mixed = mixed + read[..., s, None] * states
+    return mixed
+
+
+def convolved(u: Tensor, weight: Tensor) -> Tensor:
+    """Each channel by a banded matrix: the weight in column k stands k places below the diagonal."""
+    n = u.shape[1]
+    bands = [torch.diag_embed(w[:, None].expand(-1, max(n - k, 0)), -k)[:, :n, :n] for k, w in enumerate(weight.T)]
+    return torch.einsum("cij,bjc->bic", sum(bands), u)
 
 
 def linear_recurrence(mixer: Mixer, u: Tensor, x: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable, Iterable
 
 import hypothesis.strategies as st
@@ -26,6 +28,47 @@ STRIDES: dict[str, Callable[[int], int]] = {
 increasing = st.lists(st.integers(1, 60), min_size=1, max_size=12, unique=True).map(sorted)
 
 
+Rows = list[set[int]]  # the positions that each token reads
+
+
+def random_rows(n: int, reads: float, seed: int, *, chain: bool = True) -> Rows:
+    """Each token reads each earlier one with the same probability, about `reads` in all; and the one before it."""
+    rng = random.Random(seed)
+    return [{j for j in range(i) if rng.random() < reads / i or (chain and j == i - 1)} for i in range(n)]
+
+
+def random_lives(n: int, most: int, seed: int) -> Rows:
+    """Each position is read by a random number of tokens right after it."""
+    rng = random.Random(seed)
+    last = [j + rng.randint(1, rng.randint(1, most)) for j in range(n)]
+    return [{j for j in range(i) if i <= last[j]} for i in range(n)]
+
+
+def fenwick_rows(n: int) -> Rows:
+    """Counted from 1, token i reads the nodes of a Fenwick tree that sum up to all before it."""
+
+    def nodes(count: int) -> set[int]:
+        return {count - 1} | nodes(count - (count & -count)) if count else set()
+
+    return [nodes(i) for i in range(n)]
+
+
+def binomial_rows(size: int, n: int) -> Rows:
+    """P(s, h): P(s, h-1), whose last token is then held, and P(s-1, h) in the other slots."""
+
+    def build(s: int, h: int) -> Rows:
+        if s == 0 or h == 0:
+            return [set()]
+        before, after = build(s, h - 1), build(s - 1, h)
+        center = len(before) - 1
+        return before + [{center} | {j + len(before) for j in row} for row in after]
+
+    hops = 0
+    while math.comb(size + hops, size) < n:
+        hops += 1
+    return build(size, hops)[:n]
+
+
 def strides_below(f: Callable[[int], int], n: int) -> list[int]:
     found: list[int] = []
     while (value := f(len(found))) < n:
@@ -33,42 +76,53 @@ def strides_below(f: Callable[[int], int], n: int) -> list[int]:
     return found
 
 
-def cache_efficient_sets(strides: Iterable[int], n: int) -> list[set[int]]:
+def cache_efficient_sets(strides: Iterable[int], n: int) -> Rows:
     """S_i for i < n (0-based), by the recursion: round i - f(k) up to what token i-1 held, or to i-1 itself."""
     strides = list(strides)
-    sets: list[set[int]] = [set()]
+    sets: Rows = [set()]
     for i in range(1, n):
         available = sorted(sets[-1] | {i - 1})
         sets.append({next(j for j in available if j >= i - f) for f in strides if f <= i})
     return sets
 
 
-def translation_invariant_sets(strides: Iterable[int], n: int) -> list[set[int]]:
+def translation_invariant_sets(strides: Iterable[int], n: int) -> Rows:
     return [{i - f for f in strides if f <= i} for i in range(n)]
 
 
-def breadth_first_hops(sets: list[set[int]], start: int) -> dict[int, int]:
-    """Hops from `start` to every later position it reaches."""
-    readers: dict[int, list[int]] = {}
-    for i, sources in enumerate(sets):
-        for j in sources:
-            readers.setdefault(j, []).append(i)
-    reached, frontier, hops = {}, [start], 0
+def breadth_first_hops(sets: Rows, start: int, first: Rows | None = None) -> dict[int, int]:
+    """Hops from `start` to every later position it reaches.
+
+    B reads `sets`. In the first hop A reads `first`, which is the same if not given; B does, too, after A's diagonal.
+    """
+    readers: dict[int, set[int]] = {}
+    for i, row in enumerate(sets):
+        for j in row:
+            readers.setdefault(j, set()).add(i)
+    direct = set() if first is None else {i for i, row in enumerate(first) if start in row}
+    reached: dict[int, int] = {}
+    frontier, hops = {start}, 0
     while frontier:
         hops += 1
-        frontier = sorted({i for j in frontier for i in readers.get(j, []) if i not in reached and i != start})
+        following = set[int]().union(*(readers.get(j, set()) for j in frontier)) | (direct if hops == 1 else set())
+        frontier = following - reached.keys()
         reached.update(dict.fromkeys(frontier, hops))
     return reached
 
 
-def least_congestion(sets: list[set[int]], n: int) -> int | None:
-    """Over all routings of n tokens n places on (2n positions): the least maximal load. None if there is none."""
+def least_congestion(sets: Rows, n: int, first: Rows | None = None) -> int | None:
+    """Over all routings of n tokens n places on (2n positions): the least maximal load. None if there is none.
+
+    B reads `sets`; the first step of a path may also be one of A's, `first`.
+    """
 
     def paths(at: int, goal: int) -> list[list[int]]:
         """All paths from `at` to `goal`, found backwards."""
         if goal == at:
             return [[at]]
-        return [[*path, goal] for j in sets[goal] if j >= at for path in paths(at, j)]
+        found = [[*path, goal] for j in sets[goal] if j >= at for path in paths(at, j)]
+        direct = first is not None and at in first[goal] - sets[goal]
+        return [*found, [at, goal]] if direct else found
 
     choices = [paths(p, p + n) for p in range(n)]
     if not all(choices):

@@ -1,9 +1,11 @@
 """The bench measures what it says: peers that compute the right thing, ratios of medians, bytes that were held."""
 
+import dataclasses
 import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,19 @@ from typer.testing import CliRunner
 
 import resolvent as rv
 from resolvent.bench import bench, bench_decode, machine, peers
+from resolvent.bench.measure import gradients
 from resolvent.bench.models import long_text, training_step
-from resolvent.bench.results import trend
+from resolvent.bench.results import Report, trend
 from resolvent.cli import app
 from resolvent.model import preset
+from resolvent.ops import cpu
+from resolvent.ops.backend import Token
 from resolvent.report import figures, tables
+from tests.operator_cases import NAMES, Largest, assert_close, mix
 
 SMALL: dict[str, Any] = {"heads": 2, "head_dim": 8, "rounds": 2}
-STRUCTURES = [*rv.PAPER_STRUCTURES, "exponential+diagonal", "quadratic+cache+attention", "offsets:2,5"]
+STRUCTURES = [*rv.PAPER_STRUCTURES, "exponential+diagonal", "quadratic+cache+attention", "offsets:2,5",
+              "local:3/exponential+cache", "two-hop/fenwick", "bigbird:2,1,1+attention", "butterfly"]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +38,9 @@ def measure_the_machine_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_REPEATS", 2)
 
 
-def printed(report: dict[str, Any]) -> str:
+def printed(report: Report) -> str:
     console = Console(width=120, file=io.StringIO(), record=True)
-    for length in report["lengths"]:
+    for length in report.lengths:
         console.print(tables.speeds(report, length))
     console.print(tables.speed_growth(report))
     console.print(tables.speed_notes(report), markup=False)
@@ -41,9 +48,9 @@ def printed(report: dict[str, Any]) -> str:
 
 
 def test_the_papers_way_is_the_dense_mixer() -> None:
-    x, qa, ka, qb, kb = (torch.randn(2, 3, 20, 4) for _ in range(5))
-    gate = torch.rand(2, 3, 20)
-    torch.testing.assert_close(peers.dense_solve(x, qa, ka, qb, kb, gate), rv.mix(x, qa, ka, qb, kb, gate, "dense"))
+    problem = peers.Problem(20, 2, 3, 4)
+    names = dict(zip(NAMES, problem.inputs, strict=True))
+    assert_close(peers.make_case("paper", problem).run(), mix(names, "dense", backend="reference"))
 
 
 @pytest.mark.parametrize("spec", STRUCTURES)
@@ -57,8 +64,8 @@ def test_scipys_way_is_the_solve(spec: str) -> None:
     assert np.array_equal(a != 0, p.mask(n, "a"))
     assert np.array_equal(left - np.eye(n) != 0, p.mask(n, "b"))
     expected = np.linalg.solve(left, a @ problem.x.detach().numpy()[0, 0])
-    np.testing.assert_allclose(case.run(), expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(case.run(), expected, rtol=1e-4, atol=1e-5)  # nothing was overwritten
+    for _ in range(2):  # nothing was overwritten
+        assert_close(torch.from_numpy(case.run()), torch.from_numpy(expected), torch.float32)
     assert (case.repeats, case.inputs) == (2, ())
 
 
@@ -82,7 +89,7 @@ def test_flex_is_attention_on_the_pattern() -> None:
             y = peers.make_case("flex", problem, p).run()
             attention = torch.nn.functional.scaled_dot_product_attention
             expected = attention(problem.qa, problem.ka, problem.x, attn_mask=mask)
-        torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-5)
+        assert_close(y, expected)
 
 
 def test_report() -> None:
@@ -104,9 +111,10 @@ def test_report() -> None:
         else:
             assert timing.both
             assert timing.bound == ("matmul" if timing.peer else "loads")
-            for share in (timing.forward.share, timing.both.share):
-                assert share
-                assert 0 < share < 1.5
+            assert timing.forward.share
+            assert timing.both.share
+    sdpa, paper = (timing.forward for timing in length.timings[:2])
+    assert paper.share * paper.ms == pytest.approx(2 * sdpa.share * sdpa.ms)  # the time at full speed: A, and B alike
     assert report.growth == []
     assert isinstance(json.dumps(report.to_dict()), str)
 
@@ -117,7 +125,7 @@ def test_report() -> None:
         ({"peers": ("flash",)}, "expected peers among sdpa, flex, paper, scipy, got flash"),
         ({"peers": ("scypi",)}, "Did you mean 'scipy'?"),
         ({"rounds": 0}, "expected rounds to be an integer ≥ 1, got 0"),
-        ({"n": 0}, "expected an integer ≥ 1, got 0"),
+        ({"n": 0}, "expected an integer ≥ 1 or a string such as '128k', got 0"),
         ({"n": []}, "at least one length"),
     ],
 )
@@ -152,8 +160,8 @@ def test_missing_peers_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "its matrices of n × n for 2 heads would take" in reasons["paper"]
     assert reasons["flex exponential"] == "FlexAttention does not compile here: No working C++ compiler found"
     assert reasons["scipy exponential"] == "SciPy is missing: pip install 'resolvent[exact]'"
-    assert "pip install 'resolvent[exact]'" in printed(report.to_dict())
-    assert figures.speed_figure(report.to_dict())
+    assert "pip install 'resolvent[exact]'" in printed(report)
+    assert figures.speed_figure(report)
 
 
 def test_yardstick_of_the_same_pattern() -> None:
@@ -165,16 +173,18 @@ def test_yardstick_of_the_same_pattern() -> None:
         assert found[name].forward.speedup == pytest.approx(expected)
         assert found[name].both.speedup is None  # type: ignore[union-attr]
     assert found["sdpa"].forward.speedup is None
-    assert "times as fast as scipy on the same pattern" in printed(report.to_dict())
+    assert "speedup over scipy on the same pattern" in printed(report)
 
 
-def test_sparse_is_faster_than_the_papers_way() -> None:
-    """By a margin that no noise can eat: it is some fifty times at this length."""
-    report = bench([rv.exponential()], 1024, peers=("paper",), heads=2, rounds=3)
-    both = report.lengths[0].timings[1].both
-    assert both
-    assert both.speedup
-    assert both.speedup > 3
+def test_sparse_does_less_than_the_papers_way() -> None:
+    """Counted, forward and backward: the paper's way has n × n matrices, a sparse pattern nothing near them."""
+    problem, largest = peers.Problem(1024, 1, 2, 64), []
+    for case in (peers.make_case("paper", problem), peers.ours(problem, rv.exponential(), "auto")):
+        with Largest() as counted:
+            gradients(case, problem.weights)
+        largest.append(counted.elements)
+    assert largest[0] >= 2 * 1024**2
+    assert largest[1] <= 2 * problem.x.numel()
 
 
 def test_growth_fit() -> None:
@@ -188,7 +198,10 @@ def test_growth_fit() -> None:
 
 
 def test_peak_is_what_was_held() -> None:
-    """To within some pages, in a new process; the same again after it was freed, and not twice for two in a row."""
+    """To within some pages, in a new process; the same again after it was freed, and not twice for two in a row.
+
+    The system counts these pages by process, so that nothing else on the machine matters.
+    """
     code = """
 import torch
 from resolvent.bench.measure import frugal_allocator, peak_bytes
@@ -216,24 +229,35 @@ def test_memory_holds_at_least_output_and_gradients() -> None:
         assert 6 <= exponential < 40  # the output, and gradients of x, qa, ka, qb, kb
 
 
-def test_machine() -> None:
-    """Loads out of nearer memory are faster, and no machine does nothing."""
+def test_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best of several tries, by a clock of our own: half a second each, and two for each in the second round."""
+    assert min(dataclasses.astuple(machine.measure_machine())) > 0
+    ran, rounds = [], 2
+
+    def seconds(run: Any) -> float:
+        run()
+        ran.append(run)
+        return 0.5 if len(ran) <= len(dataclasses.fields(machine.Machine)) else 2.0
+
+    monkeypatch.setattr(machine, "seconds", seconds)
     found = machine.measure_machine()
-    assert found.l1_gbs > found.dram_gbs
-    assert found.l2_gbs > 0.8 * found.dram_gbs
-    assert min(found.l1_gbs, found.dram_gbs, found.matmul_gflops) > 1
+    assert len(ran) == rounds * len(dataclasses.fields(found))
+    assert found.matmul_gflops == pytest.approx(2 * 1024**3 / 0.5 / 1e9)
+    half_a_gibibyte = torch.get_num_threads() * 2**29 / 0.5 / 1e9
+    assert (found.l1_gbs, found.l2_gbs) == pytest.approx((half_a_gibibyte, half_a_gibibyte))
+    assert found.dram_gbs > 0
 
 
 def test_figures_show_the_times() -> None:
-    report = bench([rv.exponential()], [32, 64], peers=("sdpa", "scipy"), **SMALL).to_dict()
+    report = bench([rv.exponential()], [32, 64], peers=("sdpa", "scipy"), **SMALL)
     axes = Figure().subplots()
     figures.times(axes, report, "forward")
     lines = {container.get_label(): container.lines[0] for container in axes.containers}
     assert list(lines) == ["sdpa", "scipy exponential", "exponential"]
-    expected = [length["timings"][2]["forward"]["ms"] for length in report["lengths"]]
+    expected = [length.timings[2].forward.ms for length in report.lengths]
     assert lines["exponential"].get_ydata().tolist() == pytest.approx(expected)
     axes = Figure().subplots()
-    figures.speedups(axes, {**report, "lengths": report["lengths"][:1]}, "both")
+    figures.speedups(axes, replace(report, lengths=report.lengths[:1]), "both")
     assert [text.get_text() for text in axes.texts][:2] == ["1.0", "not measured"]
 
 
@@ -277,12 +301,27 @@ def test_decoding_report() -> None:
     assert attention.cache_bytes < sdpa.cache_bytes == 2 * 2 * 200 * 16 * 4
 
 
-def test_decoding_does_not_slow_down() -> None:
-    """A cache-efficient token costs the same at any position, attention's does not; the margin is wide."""
-    report = bench_decode([rv.pattern("exponential+cache")], [512, 32768], heads=4, rounds=3)
-    (_, early), (attention, late) = (position.steps for position in report.positions)
-    assert late.us < 4 * early.us
-    assert late.us < attention.us
+@pytest.fixture
+def slots_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many slots each token reads that the kernel for single tokens is called for."""
+    counts, step = list[int](), cpu.step
+
+    def counted(token: Token, scale: float) -> torch.Tensor:
+        counts.append(len(token.reads))
+        return step(token, scale)
+
+    monkeypatch.setattr(cpu, "step", counted)
+    return counts
+
+
+def test_decoding_does_not_slow_down(slots_read: list[int]) -> None:
+    """A cache-efficient token reads and keeps a few slots at any position, attention's all. Counted, not timed."""
+    report = bench_decode([rv.pattern("exponential+cache")], [512, 32768], heads=4, rounds=1)
+    (before, early), (attention, late) = (position.steps for position in report.positions)
+    assert min(step.us for step in (before, early, attention, late)) > 0
+    assert max(slots_read) <= 2 * min(slots_read)
+    assert attention.cache_bytes == 64 * before.cache_bytes
+    assert late.cache_bytes <= 2 * early.cache_bytes
 
 
 def test_decoding_command() -> None:
@@ -306,14 +345,17 @@ def test_decoding_command() -> None:
     assert "one more token after 64" in table
     wrong = subprocess.run([*command, "--memory"], capture_output=True, text=True)
     assert wrong.returncode == 2
-    assert "--decode is timed against sdpa alone" in wrong.stderr
+    assert "--decode compares with sdpa only" in wrong.stderr
 
 
 @pytest.mark.slow
-def test_a_long_text_takes_no_more_memory_and_no_more_time() -> None:
+def test_a_long_text_takes_no_more_memory_and_no_more_work(slots_read: list[int]) -> None:
+    """Work is counted: a token reads one slot more where the text is twice as long."""
     found = long_text(preset("tiny", pattern="exponential+cache"), 20_000)
-    assert found.difference < 1e-4
-    assert found.last_seconds < 1.3 * found.first_seconds
+    assert found.difference < 1e-4  # as `resolvent model` promises of logits in float32
+    assert len(slots_read) > 20_000
+    assert max(slots_read) == rv.pattern("exponential+cache").reads(19_999) == 15
+    assert min(found.first_seconds, found.last_seconds) > 0
     assert found.first_resident_bytes is not None
     assert found.last_resident_bytes is not None
     assert found.last_resident_bytes - found.first_resident_bytes < 4 * 2**20
@@ -324,3 +366,14 @@ def test_training_on_long_sequences_fits_into_memory() -> None:
     step = training_step(preset("tiny", pattern="exponential"), 16_384)
     assert step.peak_bytes is not None
     assert step.peak_bytes < 4 * 2**30
+
+
+@pytest.mark.parametrize("spec", ["bigbird:2,1,1", "fenwick", "attention/first-order"])
+def test_bench_takes_published_patterns_and_pairs(spec: str) -> None:
+    p = rv.pattern(spec)
+    report = bench([p], 64, **SMALL)
+    assert [timing.case for timing in report.lengths[0].timings] == ["sdpa", spec]
+    decoded = bench_decode([p], [64], batch=1, heads=2, head_dim=8, rounds=1)
+    [position] = decoded.positions
+    assert [step.case for step in position.steps] == ["sdpa", spec]
+    assert position.steps[1].cache_bytes == rv.cost(p, 64, heads=2, head_dim=8).cache_bytes

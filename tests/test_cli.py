@@ -5,12 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
 import resolvent as rv
+from resolvent.bench.models import LongText, TrainingStep
 from resolvent.cli import app
+from resolvent.cli.model import _label
+from resolvent.patterns.published import PUBLISHED
 from resolvent.report import tables
 
 SIGNATURE = b"\x89PNG"
@@ -49,6 +53,27 @@ def test_draw(tmp_path: Path) -> None:
     assert picture.read_bytes()[:4] == SIGNATURE
 
 
+def test_draw_a_pair_and_a_mask(tmp_path: Path) -> None:
+    assert call("draw", "local:3/exponential", "--n", "9").stdout.rstrip() == rv.pattern("local:3/exponential").draw(9)
+    call("draw", "local:3/exponential", "--png", str(tmp_path / "pair.png"))
+    assert (tmp_path / "pair.png").read_bytes()[:4] == SIGNATURE
+    mask = rv.pattern("butterfly").mask(12)
+    np.save(tmp_path / "mask.npy", mask)
+    table = rv.explicit(mask)
+    assert call("draw", "--mask", str(tmp_path / "mask.npy")).stdout.rstrip() == table.draw(12)
+    assert call("draw", "--mask", str(tmp_path / "mask.npy"), "--n", "5").stdout.rstrip() == table.draw(5)
+    assert "one of them" in error_of("draw")
+    assert "one of them" in error_of("draw", "dense", "--mask", str(tmp_path / "mask.npy"))
+    np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
+    (tmp_path / "text.npy").write_text("no array")
+    (tmp_path / "empty.npy").write_text("")
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "mask.npy").read_bytes()[:-9])
+    for name in ("objects", "text", "empty", "cut"):
+        assert "expected a boolean array of shape (n, n)" in error_of("draw", "--mask", str(tmp_path / f"{name}.npy"))
+    np.save(tmp_path / "future.npy", np.ones((3, 3), dtype=np.bool_))
+    assert "expected a causal mask" in error_of("draw", "--mask", str(tmp_path / "future.npy"))
+
+
 def test_compare_defaults_to_the_paper(tmp_path: Path) -> None:
     done = run("compare", "--n", "64", "--plot", str(tmp_path / "c.png"), "--pages", str(tmp_path))
     for spec in rv.PAPER_STRUCTURES:
@@ -73,17 +98,24 @@ def test_patterns_lists_every_family() -> None:
     ):
         assert name in text
     assert "■" in text
+    assert "published by others" in text
+    for family in PUBLISHED:
+        assert family.signature in text
+    assert "Alon" in text
+    assert "claim:" in text
     listed = json.loads(run("patterns", "--json").stdout)
     assert listed["paper"] == list(rv.PAPER_STRUCTURES)
+    assert listed["published"]["fenwick"]["source"] == "Guo et al. 2025, Log-Linear Attention"
+    assert set(listed["published"]) == {family.signature for family in PUBLISHED}
 
 
 TEACHES = {
     "": ["Start with", "resolvent analyze exponential+cache", "patterns", "compare"],
     "analyze": ["Congestion is the number of tokens", "--copy-routing", "default: 1024", "quick|search|exact"],
     "draw": ["a row is a token", "--png"],
-    "compare": ["nine structures if none is named", "--plot", "--pages"],
-    "patterns": ["picture", "--json"],
-    "bench": ["take turns in one process", "sdpa, flex, paper or scipy", "repeat to see growth", "--threads"],
+    "compare": ["default: (the paper's nine structures)", "--plot", "--pages"],
+    "patterns": ["drawing", "--json"],
+    "bench": ["take turns in one process", "sdpa, flex, paper or scipy", "repeatable, to measure growth", "--threads"],
 }
 
 
@@ -100,7 +132,7 @@ def test_help_teaches(command: list[str]) -> None:
     [
         (["analyze", "expo"], "Did you mean 'exponential'?"),
         (["draw", "stride:import os"], "cannot read 'import os'"),
-        (["analyze", "dense", "--n", "-3"], "expected an integer ≥ 1, got -3"),
+        (["analyze", "dense", "--n", "-3"], "expected an integer ≥ 1 or a string such as '128k', got '-3'"),
         (["draw", "dense", "--n", "100000"], "expected n ≤ 32,768"),
         (["analyze", "dense", "--effort", "hard"], "'quick', 'search', 'exact'"),
         (["analyze", "dense", "--heads", "0"], "heads to be an integer ≥ 1"),
@@ -108,7 +140,7 @@ def test_help_teaches(command: list[str]) -> None:
         (["draw", "dense", "--png", "x.foo"], "ends in .png, .pdf, .svg, got 'x.foo'"),
         (["draw", "dense", "--png", "folder/"], "ends in .png, .pdf, .svg, got 'folder'"),
         (["analyze", "attention", "--n", "100000000000"], "at most 20,000,000 tokens"),
-        (["draw", "dense", "--n", "5000", "--png", "x.png"], "expected n ≤ 2,048 for a picture"),
+        (["draw", "dense", "--n", "5000", "--png", "x.png"], "expected n ≤ 2,048 for a figure"),
     ],
 )
 def test_errors_are_one_line_without_a_traceback(arguments: list[str], message: str) -> None:
@@ -130,8 +162,8 @@ def call(*arguments: str) -> Result:
     return done
 
 
-def refusal(*arguments: str) -> str:
-    """What `main` would say after "error:"."""
+def error_of(*arguments: str) -> str:
+    """The message that `main` prints after "error:"."""
     return str(CliRunner().invoke(app, arguments).exception)
 
 
@@ -139,31 +171,66 @@ def four(*specs: str) -> list[str]:
     return [word for spec in specs for word in ("--pattern", spec)]
 
 
-def test_model_says_what_it_costs() -> None:
+def test_model_is_described() -> None:
     text = call("model", "gpt2-125m", "--pattern", "attention").stdout
     assert "123,787,776" in text
     content = json.loads(call("model", "tiny", *four("dense", "first-order", "dense", "local:8"), "--json").stdout)
     assert content["profile"]["max_hops"] == 1
     assert [layer["patterns"] for layer in content["profile"]["layers"]][3] == ["local:8"]
-    assert "Did you mean 'tiny'" in refusal("model", "tini")
-    assert "does not fit dense" in refusal("model", "tiny", "--pattern", "dense", "--coefficients", "mamba")
+    assert "Did you mean 'tiny'" in error_of("model", "tini")
+    assert "needs a first-order pattern, got 'dense'" in error_of(
+        "model", "tiny", "--pattern", "dense", "--rule", "mamba"
+    )
+
+
+def test_train_takes_a_pattern_per_layer() -> None:
+    changes = ["train.steps=2", "train.batch=2", "train.eval_batches=1", "model.dim=16", "model.layers=3"]
+    less = ["--preset", "smoke", *(word for change in changes for word in ("--set", change))]
+    content = json.loads(call("train", "copy", *four("dense", "local:4", "order:2"), *less, "--json").stdout)
+    assert content["config"]["model"]["pattern"] == ["dense", "local:4", "order:2"]
+    text = call("train", "copy", "--pattern", "dense", *less).stdout
+    assert text.startswith("dense on copy: accuracy ")
+    assert "one pattern for all layers, or 3, one for each; got 2" in error_of(
+        "train", "copy", *four("dense", "local:4"), *less
+    )
+
+
+def test_lengths_in_tokens_have_units(tmp_path: Path) -> None:
+    for command in (["evaluate", str(tmp_path), "--corpus", "x", "--context", "2q"],
+                    ["generate", str(tmp_path), "--tokens", "2q"]):  # fmt: skip
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 2
+        assert "expected an integer ≥ 1 or a string such as '128k'" in " ".join(done.output.replace("│", " ").split())
+
+
+def test_every_study_has_a_command() -> None:
+    from resolvent.studies.registry import STUDIES
+
+    listed = call("study", "--help").stdout
+    for name, study in STUDIES.items():
+        assert name in listed
+        text = " ".join(call("study", name, "--help").stdout.replace("│", " ").split())
+        assert study.about.split(":")[0] in text
+        assert "If interrupted, rerun the same command to resume; if complete, it prints the results." in text
+        assert ("--corpus" in text) == (name not in ("table1", "dimension"))
+        assert ("--times" in text) == (name == "length")
 
 
 def test_model_is_timed() -> None:
     done = call("model", "tiny", "--n", "64", "--train-step", "--decode", "40", "--json")
     content = json.loads(done.stdout)
     assert [step["pattern"] for step in content["training_steps"]] == ["exponential+cache", "attention"]
-    assert content["decode"]["difference"] < 1e-4
+    assert content["decode"]["difference"] < 1e-4  # of logits of a whole model in float32
     assert content["decode"]["cache_bytes"] > 0
 
 
-def test_timings_in_words() -> None:
-    step = {"pattern": "dense", "n": 64, "seconds": 1.0, "peak_bytes": 2**21}
-    assert tables.training_step(step) == "  dense              a training step on 64 tokens: 1.00 s, 2 MiB at its peak"
-    found = {"pattern": "dense", "tokens": 40, "first_seconds": 0.001, "last_seconds": 0.002, "cache_bytes": 2048,
-             "first_resident_bytes": 2**20, "last_resident_bytes": 2**20, "difference": 1e-6}  # fmt: skip
-    assert "2.00 ×" in tables.long_text(found)
-    assert "1.0e-06 of the full forward pass" in tables.long_text(found)
+def test_timings_as_text() -> None:
+    step = TrainingStep(pattern="dense", n=64, seconds=1.0, peak_bytes=2**21)
+    assert tables.training_step(step) == "  dense              a training step on 64 tokens: 1.00 s, peak memory 2 MiB"
+    result = LongText(pattern="dense", tokens=40, first_seconds=0.001, last_seconds=0.002, cache_bytes=2048,
+                      first_resident_bytes=2**20, last_resident_bytes=2**20, difference=1e-6)  # fmt: skip
+    assert "2.00 ×" in tables.long_text(result)
+    assert "1.0e-06 of the full forward pass" in tables.long_text(result)
 
 
 def test_model_is_saved_and_inspected(tmp_path: Path) -> None:
@@ -174,6 +241,25 @@ def test_model_is_saved_and_inspected(tmp_path: Path) -> None:
     layers = json.loads(call("inspect", str(tmp_path / "m"), "--tokens", "1,2,3", "--json").stdout)
     assert len(layers) == 4
     assert layers[3]["gates"] is None
-    assert "expected a layer from 0 to 3, got 9" in refusal("inspect", str(tmp_path / "m"), "--layer", "9")
-    assert "whole numbers such as 17,4,256" in refusal("inspect", str(tmp_path / "m"), "--tokens", "a,b")
-    assert "expected a model's folder" in refusal("inspect", str(tmp_path / "none"))
+    assert "expected a layer from 0 to 3, got 9" in error_of("inspect", str(tmp_path / "m"), "--layer", "9")
+    assert "integers such as 17,4,256" in error_of("inspect", str(tmp_path / "m"), "--tokens", "a,b")
+    assert "expected a model's folder" in error_of("inspect", str(tmp_path / "none"))
+
+
+def test_labels_of_tokens() -> None:
+    """Spaces are visible; what cannot be printed is its id."""
+    assert [_label(text, 7) for text in ("a", " the", "\n", "\ufffd")] == ["a", "␣the", "7", "7"]
+
+
+def test_lengths_as_text() -> None:
+    content = json.loads(call("analyze", "first-order", "--n", "128k", "--json").stdout)
+    assert (content["n"], content["max_hops"]) == (131_072, 131_071)
+    profile = json.loads(call("model", "tiny", "--n", "2k", "--json").stdout)["profile"]
+    assert profile == json.loads(call("model", "tiny", "--n", "2048", "--json").stdout)["profile"]
+    report = json.loads(
+        call("bench", "first-order", "--n", "1k", "--against", "none", "--rounds", "1", "--json").stdout
+    )
+    assert [length["n"] for length in report["lengths"]] == [1024]
+    wrong = CliRunner().invoke(app, ["analyze", "dense", "--n", "4kb"])
+    assert wrong.exit_code == 2
+    assert "such as '128k', got '4kb'" in " ".join(wrong.output.replace("│", " ").split())

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from resolvent.cli import app
 
 ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md"]  # whose snippets and commands are run
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
@@ -26,8 +27,12 @@ def run(code: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("snippet", blocks(ROOT / "README.md", "python"))
-def test_readme_python(snippet: str, tmp_path: Path) -> None:
+def snippets() -> list[str]:
+    return [snippet for page in PAGES for snippet in blocks(page, "python")]
+
+
+@pytest.mark.parametrize("snippet", snippets())
+def test_python_snippets(snippet: str, tmp_path: Path) -> None:
     """Snippets run, and a comment that shows a value shows the right one."""
     lines = []
     for line in snippet.splitlines():
@@ -41,14 +46,15 @@ def test_readme_python(snippet: str, tmp_path: Path) -> None:
 
 
 def test_readme_attention_claim(tmp_path: Path) -> None:
-    snippet = next(block for block in blocks(ROOT / "README.md", "python") if "same =" in block)
+    snippet = next(snippet for snippet in snippets() if "same =" in snippet)
     claim = "from torch.nn.functional import scaled_dot_product_attention\n"
     claim += "torch.testing.assert_close(same, scaled_dot_product_attention(qa, ka, x, is_causal=True))"
     run(snippet + claim, tmp_path)
 
 
 def test_readme_layer_claim(tmp_path: Path) -> None:
-    snippet = next(block for block in blocks(ROOT / "README.md", "python") if "rv.Mixer(" in block)
+    snippet = next(snippet for snippet in snippets() if "last, cache" in snippet)
+    # A new process, without the table of tolerances: a layer in float32.
     run(snippet + "torch.testing.assert_close(last, y[:, -1:], rtol=1e-4, atol=1e-5)", tmp_path)
 
 
@@ -64,9 +70,9 @@ def test_parameter_counts_as_stated() -> None:
         assert f"{100 * (counts[1] / counts[0] - 1):.1f}" == more
 
 
-def test_readme_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    lines = [line for block in blocks(ROOT / "README.md", "bash") for line in block.splitlines()]
+    lines = [line for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
     commands = [shlex.split(line, comments=True) for line in lines]
     ours = [command[1:] for command in commands if command[:1] == ["resolvent"]]
     assert len(ours) >= 5
@@ -75,12 +81,12 @@ def test_readme_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert done.exit_code == 0, (arguments, done.output)
 
 
-def test_readme_language_commands(tmp_path: Path) -> None:
+def test_language_commands(tmp_path: Path) -> None:
     """Those that take minutes, on a small text and for two steps."""
     (tmp_path / "wikitext2.txt").write_text("Robert is an English film , television and theatre actor . \n" * 60)
     less = [w for c in ("train.steps=2", "train.warmup=1", "task.context=32") for w in ("--set", c)]
     more = {"prepare": [], "train": less, "generate": [], "pareto": [*less, "--structures", "first-order"]}
-    [block] = blocks(ROOT / "README.md", "sh")
+    [block] = blocks(ROOT / "docs" / "guide.md", "sh")
     commands = [shlex.split(line, comments=True) for line in block.splitlines()]
     assert [next(word for word in command if word in more) for command in commands] == list(more)
     for command, name in zip(commands, more, strict=True):
@@ -99,6 +105,21 @@ def test_readme_table_is_what_is_printed(tmp_path: Path) -> None:
     for line in table.splitlines():
         if "─" not in line:
             assert line.split() in [printed.split() for printed in done.stdout.splitlines()]
+
+
+def test_decoding_claim(tmp_path: Path) -> None:
+    snippet = next(snippet for snippet in snippets() if "prefill, token =" in snippet)
+    check = "all_of_it = rv.mix(x, 'exponential+cache', a=(q, k), b=(q, k), gate=0.5)\n"
+    run(snippet + check + "torch.testing.assert_close(token, all_of_it[:, :, 99:])", tmp_path)
+
+
+def test_readme_is_short() -> None:
+    """A newcomer decides within a page: what it is for, how to install it, six lines of Python, a figure, hardware."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 120
+    screen = "\n".join(lines[:44])
+    for needed in ("It is for", "make demo", "pip install", "```python", "![", "| hardware |"):
+        assert needed in screen, needed
 
 
 def test_make_targets_exist() -> None:

@@ -1,4 +1,4 @@
-"""Congestion: exact values against exhaustive search, bounds that hold, and a verifier that catches what is wrong."""
+"""Congestion: exact values against exhaustive search, valid bounds, and a verifier that catches every error."""
 
 import math
 
@@ -8,7 +8,8 @@ from hypothesis import given, settings
 
 import resolvent as rv
 from resolvent.analysis import Routing, RoutingError, congestion, hops_by_distance, routers, verify
-from resolvent.analysis.congestion import cut_bound, occupancy, path_length_bound
+from resolvent.analysis.lower_bounds import cut_bound, lower_bound, path_length_bound, worst_nearby
+from resolvent.errors import SettingError
 from tests.oracles import (
     STRIDES,
     cache_efficient_sets,
@@ -22,15 +23,15 @@ from tests.oracles import (
 def check_exact(p: rv.Pattern, sets: list[set[int]], n: int) -> None:
     """The exact method finds what trying every routing finds, and its own routing shows it."""
     expected = least_congestion(sets, n)
-    found = congestion(p, n, effort="exact")
+    bounds = congestion(p, n, effort="exact")
     if expected is None:
-        assert found.lower == found.upper == math.inf
-        assert found.routing is None
+        assert bounds.lower == bounds.upper == math.inf
+        assert bounds.routing is None
         return
-    assert found.exact
-    assert found.lower == expected
-    assert found.routing is not None
-    assert verify(p, found.routing) == expected
+    assert bounds.exact
+    assert bounds.lower == expected
+    assert bounds.routing is not None
+    assert verify(p, bounds.routing) == expected
 
 
 @pytest.mark.parametrize("text", STRIDES)
@@ -49,10 +50,10 @@ def test_exact_is_exhaustive_on_random_lists(values: list[int]) -> None:
 
 
 def test_integer_program_closes_a_gap_that_search_leaves() -> None:
-    """k³+1 at n = 7 needs four, though path length alone only proves three."""
-    p = rv.pattern("stride:k**3+1")
-    searched, settled = congestion(p, 7), congestion(p, 7, effort="exact")
-    assert (searched.lower, searched.upper, searched.exact) == (3, 4, False)
+    """k⁴+1 at n = 27 needs five, though path length alone only proves four."""
+    p = rv.pattern("stride:k**4+1")
+    searched, settled = congestion(p, 27), congestion(p, 27, effort="exact")
+    assert (searched.lower, searched.upper, searched.exact) == (4, 5, False)
     assert settled.exact
     assert settled.lower_by == "integer program"
 
@@ -62,21 +63,21 @@ def test_integer_program_closes_a_gap_that_search_leaves() -> None:
 @pytest.mark.parametrize("spec", [*rv.PAPER_STRUCTURES, "stride:k**3+1+cache", "offsets:1,4,9", "stride:3*k+2+cache"])
 def test_bounds_hold_and_routings_are_real(spec: str, n: int, effort: str) -> None:
     p = rv.pattern(spec)
-    found = congestion(p, n, effort=effort)
-    assert found.lower <= found.upper
-    if found.routing is not None:
-        assert verify(p, found.routing) == found.upper
-        assert found.routing.congestion == found.upper
+    bounds = congestion(p, n, effort=effort)
+    assert bounds.lower <= bounds.upper
+    if bounds.routing is not None:
+        assert verify(p, bounds.routing) == bounds.upper
+        assert bounds.routing.congestion == bounds.upper
     quick = congestion(p, n, effort="quick")
-    assert (found.lower, found.upper <= quick.upper) == (quick.lower, True)
+    assert (bounds.lower, bounds.upper <= quick.upper) == (quick.lower, True)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 16, 100, 1000])
 def test_known_values(n: int) -> None:
     def value(spec: str) -> float:
-        found = congestion(rv.pattern(spec), n)
-        assert found.exact
-        return found.lower
+        bounds = congestion(rv.pattern(spec), n)
+        assert bounds.exact
+        return bounds.lower
 
     assert value("attention") == value("dense") == 1
     assert value("first-order") == n
@@ -87,8 +88,8 @@ def test_known_values(n: int) -> None:
 
 @pytest.mark.parametrize("n", [2**t for t in range(11)])
 def test_exponential_at_powers_of_two_is_one(n: int) -> None:
-    found = congestion(rv.exponential(), n)
-    assert (found.lower, found.upper) == (1, 1)
+    bounds = congestion(rv.exponential(), n)
+    assert (bounds.lower, bounds.upper) == (1, 1)
 
 
 @pytest.mark.parametrize("n", [1, 3, 7])
@@ -101,22 +102,22 @@ def test_up_to_three_hops_congestion_is_the_hops(spec: str) -> None:
     p = rv.pattern(spec)
     by_distance = hops_by_distance(p, 301)
     for n in range(1, 301):
-        found = congestion(p, n, effort="quick")
-        assert found.upper <= by_distance[n]  # shifting one path
-        assert found.lower >= path_length_bound(int(by_distance[n]))
+        bounds = congestion(p, n, effort="quick")
+        assert bounds.upper <= by_distance[n]  # shifting one path
+        assert bounds.lower >= path_length_bound(n * (int(by_distance[n]) + 1), n)
         if by_distance[n] <= 3:
-            assert found.lower == found.upper == by_distance[n]
+            assert bounds.lower == bounds.upper == by_distance[n]
 
 
 @pytest.mark.parametrize("n", [16, 64, 128, 256, 512])
 def test_deadline_sweep_meets_the_cut_for_exponential(n: int) -> None:
     p = rv.pattern("exponential+cache")
-    found = congestion(p, n, effort="quick" if n == 16 else "search")
-    assert found.lower == cut_bound(p, n)
+    bounds = congestion(p, n, effort="quick" if n == 16 else "search")
+    assert bounds.lower == cut_bound(p, n)
     if n > 16:
-        assert found.exact
-        assert found.upper_by == "deadline sweep"
-    assert found.lower == pytest.approx(n / math.log2(n), rel=0.06)
+        assert bounds.exact
+        assert bounds.upper_by == "deadline sweep"
+    assert bounds.lower == pytest.approx(n / math.log2(n), rel=0.06)
 
 
 def test_cache_times_congestion() -> None:
@@ -132,14 +133,14 @@ def test_cache_times_congestion() -> None:
 def test_quadratic_cache_congestion_grows_like_the_root() -> None:
     p = rv.pattern("quadratic+cache")
     for n in (1024, 4096, 16_384, 65_536):
-        found = congestion(p, n, effort="quick")
-        assert found.lower / math.sqrt(n) == pytest.approx(1.4, abs=0.08)
+        bounds = congestion(p, n, effort="quick")
+        assert bounds.lower / math.sqrt(n) == pytest.approx(1.4, abs=0.08)
 
 
 def test_occupancy_is_the_row_length() -> None:
     for spec in ("exponential+cache", "quadratic+cache", "stride:3*k+2+cache", "order:5", "dense", "first-order"):
         p = rv.pattern(spec)
-        assert occupancy(p, 200).tolist() == [p.reads(i) for i in range(200)]
+        assert p.occupancy(200).tolist() == [p.reads(i) for i in range(200)]
 
 
 def test_reroute_repairs_a_bad_routing() -> None:
@@ -195,26 +196,41 @@ OPEN_CASES = {"quadratic+cache": 0, "stride:k**3+1+cache": 4, "exponential+cache
 def test_how_often_search_settles_it(spec: str) -> None:
     """All n ≤ 512: never more than one unit between the bounds, and few open cases (docs/log.md)."""
     p = rv.pattern(spec)
-    gaps = [(found := congestion(p, n)).upper - found.lower for n in range(1, 513)]
+    gaps = [(bounds := congestion(p, n)).upper - bounds.lower for n in range(1, 513)]
     assert max(gaps) <= 1
     assert sum(gaps) <= OPEN_CASES[spec]
 
 
 def test_path_length_bound() -> None:
-    """N paths of d + 1 nodes on 2n nodes, and node 0 lies on one path only."""
+    """There are n paths of d + 1 nodes on 2n nodes, and the first and last nodes lie on few paths."""
+    for n in (1, 2, 3, 10, 50):
+        for visits in range(2 * n, n * (n + 1) + 1):
+            room = [sum(min(c, v + 1, 2 * n - v) for v in range(2 * n)) for c in range(n + 1)]
+            assert path_length_bound(visits, n) == min(c for c in range(n + 1) if room[c] >= visits)
     for d in range(2, 40):
-        bound = path_length_bound(d)
-        assert (bound - 1) * 2 < d + 1 + (d % 2)  # one less would not hold all visits, or would fill node 0
-        assert bound * 2 >= d + 1
-    assert [path_length_bound(d) for d in (1, 2, 3, 4, 5, 10)] == [1, 2, 3, 3, 4, 6]
+        assert path_length_bound(1000 * (d + 1), 1000) == (d + 1) // 2 + 1
+        assert path_length_bound(d * (d + 1), d) >= (d + 1) // 2 + 1  # however few tokens there are
 
 
 def test_exact_says_when_it_is_too_large() -> None:
-    found = congestion(rv.pattern("stride:k**3+1"), 110, effort="exact")
-    assert not found.exact
-    assert found.note == "integer program skipped: n = 110 is too large for it"
+    bounds = congestion(rv.pattern("stride:k**3+1"), 112, effort="exact")
+    assert not bounds.exact
+    assert bounds.note == "integer program skipped: n = 112 is too large for it"
 
 
 def test_bad_effort() -> None:
-    with pytest.raises(rv.PatternError, match=r"quick or search or exact, got 'serch'. Did you mean 'search'"):
+    with pytest.raises(SettingError, match=r"quick or search or exact, got 'serch'. Did you mean 'search'"):
         congestion(rv.exponential(), 4, effort="serch")
+
+
+def test_a_power_of_two_flatters_the_exponential_pattern() -> None:
+    """One length can be lucky: the worst nearby is no less than the bound at any length within eight."""
+    assert worst_nearby("exponential", 1024) == 6
+    assert congestion("exponential", 1023).lower == congestion("exponential", 1023).upper == 6
+    for spec in ("exponential", "quadratic", "exponential+cache", "order:3", "stride:3*k+1", "dense", "attention"):
+        for n in (5, 33, 64):
+            nearby = [lower_bound(rv.pattern(spec), length)[0] for length in range(max(n - 8, 1), n + 9)]
+            assert nearby[min(8, n - 1)] <= worst_nearby(spec, n) <= max(nearby)
+            if rv.pattern(spec).is_shifted(2 * n):
+                assert worst_nearby(spec, n) == max(nearby)
+    assert worst_nearby("local:4", 64) == math.inf

@@ -5,9 +5,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, softplus
 
-from resolvent.coefficients import place
+from resolvent.coefficients import positions_of
 from resolvent.coefficients.rope import rope
 from resolvent.mixer import Mixer
+from tests.operator_cases import assert_close
 
 
 def copy_into(mixer: Mixer, attention: nn.MultiheadAttention) -> None:
@@ -32,7 +33,7 @@ def test_attention_is_multi_head_attention(n: int) -> None:
     copy_into(ours, theirs)
     x = torch.randn(3, n, 32, dtype=torch.float64)
     ahead = torch.ones(n, n, dtype=torch.bool).triu(1)
-    torch.testing.assert_close(ours(x), theirs(x, x, x, attn_mask=ahead, need_weights=False)[0], rtol=1e-12, atol=1e-12)
+    assert_close(ours(x), theirs(x, x, x, attn_mask=ahead, need_weights=False)[0])
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
 
 
@@ -40,10 +41,10 @@ def test_attention_with_positions_is_sdpa() -> None:
     torch.manual_seed(0)
     mixer, x = Mixer(32, 4, "attention").double(), torch.randn(2, 30, 32, dtype=torch.float64)
     qk = mixer.coefficients.scores(x).view(2, 30, 8, 8)
-    q, k = rope(qk, place(2, 30, x.device), 10_000.0).transpose(1, 2).chunk(2, 1)
+    q, k = rope(qk, positions_of(2, 30, x.device), 10_000.0).transpose(1, 2).chunk(2, 1)
     v = mixer.values(x).view(2, 30, 4, 8).transpose(1, 2)
     want = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-    torch.testing.assert_close(mixer(x), mixer.output(want), rtol=1e-12, atol=1e-12)
+    assert_close(mixer(x), mixer.output(want))
 
 
 def test_positions_turn_as_in_transformers() -> None:
@@ -55,15 +56,29 @@ def test_positions_turn_as_in_transformers() -> None:
     cos, sin = (torch.cat([wave, wave], -1)[None] for wave in (angles.cos(), angles.sin()))
     halves = x.unflatten(-1, (8, 2)).transpose(-1, -2).flatten(-2)[:, :, 0][:, None]
     theirs, _ = llama.apply_rotary_pos_emb(halves, halves, cos, sin)
-    ours = rope(x, place(1, 50, x.device), 10_000.0)[:, :, 0].unflatten(-1, (8, 2)).transpose(-1, -2).flatten(-2)
-    torch.testing.assert_close(ours, theirs[:, 0], rtol=1e-12, atol=1e-12)
+    ours = rope(x, positions_of(1, 50, x.device), 10_000.0)[:, :, 0].unflatten(-1, (8, 2)).transpose(-1, -2).flatten(-2)
+    assert_close(ours, theirs[:, 0])
+
+
+@pytest.mark.parametrize("state", [1, 5])
+def test_mamba1_is_the_selective_scan_of_transformers(state: int) -> None:
+    modeling = pytest.importorskip("transformers.models.mamba.modeling_mamba")
+    theirs = getattr(modeling, "mamba_selective_scan", None)
+    if theirs is None:
+        pytest.skip("this release of transformers has the scan within its layer alone")
+    torch.manual_seed(state)
+    mixer, u = Mixer(32, 4, "first-order", rule=f"mamba1:state={state}"), torch.randn(2, 75, 32)
+    c = mixer.coefficients
+    low, b, read = c.project(u).mT.split([c.rank, state, state], 1)  # (B, …, N), as theirs are
+    y = theirs(mixer.values(u).mT, c.weight @ low, -c.log_rate.exp(), b, read, delta_bias=c.step, delta_softplus=True)
+    assert_close(mixer(u), mixer.output(y.mT))
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_mamba_is_the_scan_of_transformers(groups: int) -> None:
+def test_mamba2_is_the_scan_of_transformers(groups: int) -> None:
     theirs = pytest.importorskip("transformers.models.mamba2.modeling_mamba2").mamba2_chunk_scan
     torch.manual_seed(groups)
-    mixer = Mixer(32, 4, "first-order", coefficients=f"mamba:state=16,groups={groups}")
+    mixer = Mixer(32, 4, "first-order", rule=f"mamba2:state=16,groups={groups}")
     u: Tensor = torch.randn(2, 75, 32)
     c = mixer.coefficients
     x = mixer.values(u).view(2, 75, 4, 8)
@@ -71,7 +86,7 @@ def test_mamba_is_the_scan_of_transformers(groups: int) -> None:
     b, read = c.write_read(u).view(2, 75, 2, groups, 16).unbind(2)
     y = theirs(x, dt, -c.log_rate.exp(), b, read, chunk_size=32)
     y = y[0] if isinstance(y, tuple) else y
-    torch.testing.assert_close(mixer(u), mixer.output(y.flatten(2)), rtol=1e-5, atol=1e-5)
+    assert_close(mixer(u), mixer.output(y.flatten(2)))
 
 
 def test_first_order_is_a_gated_scan() -> None:
@@ -83,4 +98,4 @@ def test_first_order_is_a_gated_scan() -> None:
         keep = g[:, t, None]
         outputs.append(keep * outputs[-1] + (1 - keep) * x[t])
     want = mixer.output(torch.stack(outputs).flatten(1))
-    torch.testing.assert_close(mixer(u)[0], want, rtol=1e-12, atol=1e-12)
+    assert_close(mixer(u)[0], want)

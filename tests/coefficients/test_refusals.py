@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import resolvent as rv
-from resolvent.analysis.coefficients import coefficients
+from resolvent.errors import SettingError
+from resolvent.rules import rule as rule_of
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -14,13 +15,16 @@ from resolvent.analysis.coefficients import coefficients
     ({"rope": False}, "expected a number > 0 such as 10000.0, or None, got False"),
     ({"rope": -1.0}, "expected a number > 0"),
     ({"head_dim": 5}, "expected an even head_dim, got 5"),
-    ({"backend": "cpuu"}, "unknown backend 'cpuu': expected auto, cpu, dense, torch, reference. Did you mean 'cpu'"),
+    ({"backend": "cpuu"}, "unknown backend 'cpuu': expected auto or dense, cpu, torch, .* Did you mean 'cpu'"),
     ({"pattern": ["dense"] * 3}, "one for each of the 4 heads, got 3"),
     ({"pattern": [*["dense"] * 3, "local:4"], "kv_heads": 2}, "expected a multiple of 2 heads for dense, got 3"),
-    ({"pattern": "dense", "coefficients": "mamba"}, "mamba does not fit dense: each .* Rules that fit it: softmax"),
-    ({"pattern": "attention", "coefficients": "tied"}, "tied does not fit attention: there is no B"),
-    ({"pattern": "local:4", "coefficients": "low-rank"}, "not a window: use attention"),
-    ({"pattern": "first-order", "coefficients": "linear", "backend": "cpu"}, "expected backend='auto', got 'cpu'"),
+    ({"pattern": "dense", "rule": "mamba"}, "the 'mamba2' rule needs a first-order pattern.* that fit it: softmax"),
+    ({"pattern": "attention", "rule": "tied"}, "the 'tied' rule needs a pattern with feedback .there is no B"),
+    ({"pattern": "local:4/order:2", "rule": "tied"}, "the 'tied' rule needs a pattern whose A and B read the same"),
+    ({"pattern": "local:4/first-order", "rule": "mamba"}, "the 'mamba2' rule needs a first-order pattern"),
+    ({"pattern": "local:4/order:2", "rule": "low-rank"}, "needs attention for A, as in 'attention/exponential'"),
+    ({"pattern": "local:4", "rule": "low-rank"}, "needs attention or a pattern with feedback .*not a window"),
+    ({"pattern": "first-order", "rule": "linear", "backend": "cpu"}, "expected backend='auto', got 'cpu'"),
 ])  # fmt: skip
 def test_layers(options: dict[str, object], message: str) -> None:
     settings = {"dim": 16, "heads": 4, "pattern": "exponential"} | options
@@ -29,30 +33,42 @@ def test_layers(options: dict[str, object], message: str) -> None:
 
 
 @pytest.mark.parametrize(("spec", "message"), [
-    ("softmx", "unknown coefficients 'softmx': expected softmax.*Did you mean 'softmax'"),
-    ("softmax:gat=half", "expected gate=…, got 'gat=half'. Did you mean 'gate'"),
-    ("mamba:state=big", "expected a whole number for state, got 'big'"),
+    ("whole", "unknown rule 'whole'.*It is now called 'joint'"),
+    ("softmx", "unknown rule 'softmx': expected softmax.*Did you mean 'softmax'"),
+    ("softmax:gat=half", "expected conv=… or gate=…, got 'gat=half'. Did you mean 'gate'"),
+    ("mamba:state=big", "expected an integer for state, got 'big'"),
+    ("mamba:state=" + "9" * 5000, "expected an integer for state, got '9{24}'"),
     ("mamba:state=0", "expected state to be an integer ≥ 1, got 0"),
+    ("mamba1:decay=half", "expected decay to be mamba or a number between 0 and 1, got 'half'"),
+    ("mamba1:decay=1", "expected decay to be mamba or a number between 0 and 1, got '1'"),
+    ("linear:conv=-1", "expected an integer for conv, got '-1'"),
     ("softmax:gate=1.5", "expected gate as mamba, half.*got '1.5'"),
     ("softmax:gate=token@1", "expected gate as mamba"),
     ("distance:shape=round", "expected shape to be toeplitz or decay or constant, got 'round'"),
 ])  # fmt: skip
 def test_spellings(spec: str, message: str) -> None:
-    with pytest.raises(rv.PatternError, match=message):
-        coefficients(spec)
+    with pytest.raises(SettingError, match=message):
+        rule_of(spec)
 
 
-@pytest.mark.parametrize("spec", ["softmax", "tied:gate=0.5", "mamba:state=64", "distance:gate=scalar@0.3,shape=decay"])
+@pytest.mark.parametrize(
+    "spec", ["softmax:conv=4", "tied:gate=0.5", "mamba1:state=64,decay=0.5", "distance:gate=scalar@0.3,shape=decay"]
+)
 def test_spellings_are_read_back(spec: str) -> None:
-    assert str(coefficients(spec)) == spec
-    assert coefficients(str(coefficients(spec))) == coefficients(spec)
+    assert str(rule_of(spec)) == spec
+    assert rule_of(str(rule_of(spec))) == rule_of(spec)
+
+
+def test_mamba_is_what_it_was() -> None:
+    """The spelling of older configs and records."""
+    assert rule_of("mamba:state=64,groups=2") == rule_of("mamba2:state=64,groups=2")
 
 
 def test_caches_of_others() -> None:
     x = torch.randn(1, 3, 16)
     layers = {
         "slots": rv.Mixer(16, 4, "exponential"),
-        "state": rv.Mixer(16, 4, "first-order", coefficients="mamba"),
+        "state": rv.Mixer(16, 4, "first-order", rule="mamba"),
         "several": rv.Mixer(16, 4, ["dense", "dense", "local:4", "local:4"]),
     }
     for name, layer in layers.items():
@@ -62,8 +78,8 @@ def test_caches_of_others() -> None:
                     layer.extend(x, source.make_cache())
     with pytest.raises(ValueError, match="expected a cache of 1 sequences, got one of 2"):
         layers["slots"].extend(x, layers["slots"].make_cache(2))
-    with pytest.raises(ValueError, match="expected no room beside a cache"):
-        layers["slots"].extend(x, layers["slots"].make_cache(), room=5)
+    with pytest.raises(ValueError, match="max_tokens is for a new cache"):
+        layers["slots"].extend(x, layers["slots"].make_cache(), max_tokens=5)
     two = rv.LanguageModel(rv.ModelConfig(layers=2, dim=16, heads=2))
     three = rv.LanguageModel(rv.ModelConfig(layers=3, dim=16, heads=2))
     for model, cache in ((two, three.make_cache()), (three, two.make_cache())):
@@ -81,12 +97,12 @@ def test_shapes() -> None:
 
 def test_empty_batches() -> None:
     for spec, rule in [
-        ("exponential", "whole"),
+        ("exponential", "joint"),
         ("first-order", "mamba"),
         ("dense", "softmax"),
         ("attention", "low-rank"),
     ]:
-        assert rv.Mixer(16, 4, spec, coefficients=rule)(torch.randn(0, 5, 16)).shape == (0, 5, 16)
+        assert rv.Mixer(16, 4, spec, rule=rule)(torch.randn(0, 5, 16)).shape == (0, 5, 16)
 
 
 def test_autocast_as_in_the_readme() -> None:
@@ -100,7 +116,7 @@ def test_autocast_as_in_the_readme() -> None:
 
 
 def test_states_stay_in_float32() -> None:
-    layer, x = rv.Mixer(16, 4, "first-order", coefficients="mamba"), torch.randn(1, 9, 16)
+    layer, x = rv.Mixer(16, 4, "first-order", rule="mamba"), torch.randn(1, 9, 16)
     cache = layer.make_cache()
     cache.snapshot()
     layer.extend(x, cache)
@@ -119,7 +135,7 @@ def test_everything_begins_anew() -> None:
         ("first-order", "mamba"),
     ]
     for spec, rule in cases:
-        config = rv.ModelConfig(layers=1, dim=16, heads=2, pattern=spec, coefficients=rule)
+        config = rv.ModelConfig(layers=1, dim=16, heads=2, pattern=spec, rule=rule)
         model = rv.LanguageModel(config)
         starts = []
         for _ in range(2):

@@ -7,24 +7,35 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.library import opcheck
 
 import resolvent as rv
-from resolvent.ops import compiled
-from tests.laws.test_backends import PAIRS, SPARSE, Inputs, mixer_inputs
+from resolvent.ops import tracing
+from resolvent.ops.registry import BACKENDS, registered_name
+from tests.operator_cases import (
+    JOINT,
+    NAMES,
+    PAIRS,
+    SPARSE,
+    TABLE,
+    Spec,
+    assert_close,
+    mix,
+    mix_changed,
+    mixer_inputs,
+    solve,
+)
 
 USED = {"local:8": ["x", "qa", "ka"], "attention": ["x", "qa", "ka"], "first-order": ["x", "gate"]}
-SOME = ["exponential", "quadratic+cache", "dense", "first-order", "attention"]
-
-
-def rest_of(inputs: Inputs) -> Inputs:
-    return {name: t for name, t in inputs.items() if name != "x"}
+SOME: list[Spec] = ["exponential", "quadratic+cache", "dense", "first-order", "attention"]
+SOME += ["fenwick", TABLE, "local:8/exponential+cache"]
+TABLES = [TABLE, TABLE.spelling]  # as a value, and as a graph holds it
 
 
 @pytest.mark.parametrize(("backend", "spec"), [(backend, spec) for backend, spec in PAIRS if spec in SOME])
-def test_first_and_second_derivatives(backend: str, spec: str) -> None:
+def test_first_and_second_derivatives(backend: str, spec: Spec) -> None:
     inputs = mixer_inputs(5, torch.float64, 1, 1, 2, 3)
     names = USED.get(spec, list(inputs))
 
     def run(*tensors: Tensor) -> Tensor:
-        return rv.mix(**(inputs | dict(zip(names, tensors, strict=True))), p=spec, backend=backend)
+        return mix(inputs | dict(zip(names, tensors, strict=True)), spec, backend=backend)
 
     leaves = [inputs[name].requires_grad_() for name in names]
     inputs = {name: t.detach() for name, t in inputs.items()}
@@ -35,26 +46,50 @@ def test_first_and_second_derivatives(backend: str, spec: str) -> None:
 @pytest.mark.parametrize("backend", SPARSE)
 def test_second_derivatives_of_solve(backend: str) -> None:
     x, alpha, beta = (torch.randn(1, 1, 5, w).double().requires_grad_() for w in (2, 4, 3))
-    assert torch.autograd.gradgradcheck(lambda *t: rv.solve(*t, "exponential", backend=backend), [x, alpha, beta / 3])
+
+    def run(x: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
+        return solve(x, "exponential", alpha, beta, backend=backend)
+
+    assert torch.autograd.gradgradcheck(run, [x, alpha, beta / 3])
 
 
+@pytest.mark.parametrize("spec", ["exponential", TABLE, "attention/first-order"])
 @pytest.mark.parametrize("backend", SPARSE)
-def test_transforms(backend: str) -> None:
+def test_transforms(backend: str, spec: Spec) -> None:
     inputs = mixer_inputs(9, torch.float64, 1, 2)
     xs = torch.randn(4, *inputs["x"].shape).double()
 
-    def loss(x: Tensor) -> Tensor:
-        return rv.mix(x, **rest_of(inputs), p="exponential", backend=backend).square().sum()
-
     def run(x: Tensor) -> Tensor:
-        return rv.mix(x, **rest_of(inputs), p="exponential", backend=backend)
+        return mix({**inputs, "x": x}, spec, backend=backend)
 
-    torch.testing.assert_close(torch.vmap(run)(xs), torch.stack([run(x) for x in xs]))
+    def loss(x: Tensor) -> Tensor:
+        return run(x).square().sum()
+
+    assert_close(torch.vmap(run)(xs), torch.stack([run(x) for x in xs]))
     leaf = xs[0].clone().requires_grad_()
     [expected] = torch.autograd.grad(loss(leaf), leaf)
-    torch.testing.assert_close(torch.func.grad(loss)(xs[0]), expected)
+    assert_close(torch.func.grad(loss)(xs[0]), expected)
     each = torch.stack([torch.func.grad(loss)(x) for x in xs])
-    torch.testing.assert_close(torch.vmap(torch.func.grad(loss))(xs), each)
+    assert_close(torch.vmap(torch.func.grad(loss))(xs), each)
+
+
+@pytest.mark.parametrize(("spec", "n", "options"), [
+    ("attention", 9, {}), ("dense", 800, {}), ("exponential", 9, JOINT), ("dense", 9, JOINT), ("local:3", 9, {}),
+    ("attention/first-order", 9, JOINT), ("local:8/exponential+cache", 9, JOINT),
+])  # fmt: skip
+def test_vmap_of_every_way_to_run(spec: str, n: int, options: dict[str, object]) -> None:
+    """Matrix products, the joint softmax and explicit coefficients, too; and gradients under it."""
+    inputs = mixer_inputs(n, torch.float64, 3, 2)
+    stacked = {name: t[:, None] for name, t in inputs.items()}
+    each = torch.stack([mix({k: t[i] for k, t in stacked.items()}, spec, **options) for i in range(3)])
+    assert_close(torch.vmap(lambda t: mix(t, spec, **options))(stacked), each)
+    rest = {name: t[0] for name, t in stacked.items()}
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return mix({**rest, "x": x}, spec, **options).square().sum()
+
+    gradients = torch.stack([torch.func.grad(loss)(x) for x in stacked["x"]])
+    assert_close(torch.vmap(torch.func.grad(loss))(stacked["x"]), gradients)
 
 
 @pytest.mark.parametrize(("backend", "spec"), [*((b, "exponential") for b in SPARSE), ("dense", "dense")])
@@ -63,71 +98,86 @@ def test_forward_mode_is_refused_not_wrong(backend: str, spec: str) -> None:
     inputs = mixer_inputs(9, torch.float64)
     x = inputs["x"]
     with pytest.raises((RuntimeError, NotImplementedError), match=r"jvp|forward mode|forward AD"):
-        torch.func.jvp(lambda x: rv.mix(x, **rest_of(inputs), p=spec, backend=backend), (x,), (x,))
+        torch.func.jvp(lambda x: mix({**inputs, "x": x}, spec, backend=backend), (x,), (x,))
 
 
 @pytest.mark.parametrize("backend", SPARSE)
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_operator(backend: str, requires_grad: bool) -> None:
     tensors = [t.requires_grad_(requires_grad) for t in mixer_inputs(9, torch.float32, 1, 2, 16, 16).values()]
-    opcheck(compiled._mix, (*tensors, "exponential+cache", [0, 4, 9], 0.25, backend))
+    opcheck(tracing._mix, (tensors, "exponential+cache", [0, 4, 9], 0.25, backend))
 
 
-@pytest.mark.parametrize("spec", ["exponential", "quadratic+cache", "attention"])
+def test_a_backend_that_is_not_registered_has_no_name_in_a_graph() -> None:
+    class Own:
+        NAME = "cpu"  # of another
+
+    with pytest.raises(NotImplementedError, match="backend 'cpu' is not registered, and no graph can hold it"):
+        registered_name(Own())
+    assert [registered_name(backend) for backend in BACKENDS.values()] == list(BACKENDS)
+
+
+@pytest.mark.parametrize(
+    "spec", ["exponential", "quadratic+cache", "attention", "binomial:4", *TABLES, "attention/first-order"],
+    ids=lambda spec: str(spec)[:24],
+)  # fmt: skip
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_compile(spec: str) -> None:
+def test_compile(spec: Spec) -> None:
     """One graph for all lengths after the first, and the same gradients. (Traced by AOT; no C++ compiler is needed.)"""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
-    run = torch.compile(lambda **t: rv.mix(**t, p=spec) + 1, fullgraph=True, backend=counter)
+    run = torch.compile(lambda **t: mix(t, spec) + 1, fullgraph=True, backend=counter)
     for n in (33, 48, 64, 100, 77):
         inputs = {name: t.requires_grad_() for name, t in mixer_inputs(n, torch.float32).items()}
-        y, expected = run(**inputs), rv.mix(**inputs, p=spec) + 1
-        torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-5)
+        y, expected = run(**inputs), mix(inputs, spec) + 1
+        assert_close(y, expected)
         used = [inputs["x"], inputs["qa"]]
         for mine, theirs in zip(
             torch.autograd.grad(y.sum(), used), torch.autograd.grad(expected.sum(), used), strict=True
         ):
-            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+            assert_close(mine, theirs)
     assert counter.frame_count <= 2
 
 
 def test_what_cannot_be_traced_says_so() -> None:
     inputs = mixer_inputs(9, torch.float32)
     for options, message in [
-        ({"normalise": "whole"}, "cannot be traced"),
-        ({"p": rv.strided(lambda k: k + 1)}, "a spelling"),
+        (JOINT, "cannot be traced"),
+        ({"pattern": rv.strided(lambda k: k + 1)}, "a spelling"),
     ]:
-        run = torch.compile(
-            lambda o=options, **t: rv.mix(**{"p": "exponential", **t, **o}), backend="eager", fullgraph=True
-        )
+        run = torch.compile(lambda o=options, **t: mix_changed(t, "exponential", o), backend="eager", fullgraph=True)
         with pytest.raises(Exception, match=message):
             run(**inputs)
 
 
 class Layer(torch.nn.Module):
+    def __init__(self, spec: Spec = "exponential+cache") -> None:
+        super().__init__()
+        self.spec = spec
+
     def forward(self, x: Tensor, qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor) -> Tensor:
-        return rv.mix(x, qa, ka, qb, kb, gate, "exponential+cache")
+        return mix(dict(zip(NAMES, (x, qa, ka, qb, kb, gate), strict=True)), self.spec)
 
 
+@pytest.mark.parametrize("spec", ["exponential+cache", TABLE, "local:8/exponential+cache"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_export() -> None:
-    length = torch.export.Dim("length", min=2, max=4096)
+def test_export(spec: Spec) -> None:
+    length = torch.export.Dim("length", min=2, max=600)
     example = tuple(mixer_inputs(12, torch.float32).values())
-    program = torch.export.export(Layer(), example, dynamic_shapes=tuple({2: length} for _ in example))
+    program = torch.export.export(Layer(spec), example, dynamic_shapes=tuple({2: length} for _ in example))
     other = tuple(mixer_inputs(20, torch.float32).values())
-    assert torch.equal(program.module()(*other), Layer()(*other))
+    assert torch.equal(program.module()(*other), Layer(spec)(*other))
 
 
-@pytest.mark.parametrize("spec", ["exponential", "dense"])
-def test_autocast(spec: str) -> None:
+@pytest.mark.parametrize("spec", ["exponential", "dense", TABLE, "attention/first-order"])
+def test_autocast(spec: Spec) -> None:
     """Everything goes in as bfloat16 but the gate, is computed in float32, and comes out as bfloat16."""
     inputs = mixer_inputs(40, torch.float32)
-    exact = rv.mix(**inputs, p=spec)
+    exact = mix(inputs, spec)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = rv.mix(**inputs, p=spec)
+        y = mix(inputs, spec)
     assert y.dtype == torch.bfloat16
-    assert (y - exact).abs().max() < 0.1
-    halves = {name: t.bfloat16() for name, t in rest_of(inputs).items() if name != "gate"}
-    mixed = rv.mix(inputs["x"].bfloat16(), **halves, gate=inputs["gate"], p=spec)
+    assert (y - exact).abs().max() < 0.1  # inputs were rounded, too, which the table knows nothing of
+    halves = {name: t if name == "gate" else t.bfloat16() for name, t in inputs.items()}
+    mixed = mix(halves, spec)
     assert torch.equal(mixed, y)

@@ -1,5 +1,6 @@
 """Models on disk: what is written is read, and what is wrong is refused, with nothing loaded by half."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,14 +9,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from resolvent.model import LanguageModel, ModelConfig
+import resolvent as rv
+from resolvent.model import LanguageModel, ModelConfig, version1
+from resolvent.patterns import table as tables
+from tests.operator_cases import TABLE
 
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     config = ModelConfig(vocab_size=50, layers=2, dim=32, heads=4, pattern=["exponential+cache", "first-order"],
-                         coefficients=["tied", "mamba"], vocab_multiple=8)  # fmt: skip
+                         rule=["tied:blend=free", "mamba"], vocab_multiple=8)  # fmt: skip
     return LanguageModel(config).save(tmp_path / "model")
 
 
@@ -28,6 +32,57 @@ def test_round_trip(saved: Path) -> None:
     model.loss(tokens, tokens).backward()
     assert all(p.grad is not None for p in model.parameters())
     assert sorted(path.suffix for path in saved.iterdir()) == [".json", ".safetensors"]
+
+
+def test_models_of_version_1_load(saved: Path) -> None:
+    """The same weights under the names, and settings in the words, of version 1."""
+    model, path, tokens = LanguageModel.load(saved), weights_in(saved), torch.arange(20)[None]
+    names = {name: name.replace(".mlp_in.", ".start_of_mlp.").replace(".mlp_out.", ".end_of_mlp.")
+             for name in load_file(path)}  # fmt: skip
+    assert sum(name != previous for name, previous in names.items()) == 8
+    save_file({names[name]: t for name, t in load_file(path).items()}, path)
+    content = json.loads((saved / "config.json").read_text())
+    assert content["model"].pop("rule") == ["tied:blend=free", "mamba"]
+    content["model"]["coefficients"] = ["tied", "mamba"]
+    content |= {"version": 1, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    (saved / "config.json").write_text(json.dumps(content))
+    assert torch.equal(LanguageModel.load(saved)(tokens), model(tokens))
+    assert version1.config({"coefficients": ["whole:gate=0.5", "tied"]}) == {
+        "rule": ["joint:gate=0.5", "tied:blend=free"]
+    }
+    assert version1.config({"coefficients": "tied:gate=0.5"}) == {"rule": "tied:gate=0.5,blend=free"}
+
+
+def test_pairs_and_tables_are_saved_with_the_model(tmp_path: Path) -> None:
+    """By content: the file needs nothing but itself. One pattern for all layers, one for each, one for each head."""
+    small = {"vocab_size": 50, "layers": 2, "dim": 32, "heads": 4}
+    for pattern in ("attention/first-order", TABLE, [TABLE, rv.pair("local:8", TABLE)], [["fenwick"], [TABLE] * 4]):
+        torch.manual_seed(0)
+        model = LanguageModel(ModelConfig(**small, pattern=pattern))
+        model.save(tmp_path / "model")
+        loaded, tokens = LanguageModel.load(tmp_path / "model"), torch.arange(40)[None]
+        assert loaded.config == model.config
+        assert torch.equal(loaded(tokens), model(tokens))
+        assert loaded.generate([[1, 2, 3], [4]], 5, temperature=0) == model.generate([[1, 2, 3], [4]], 5, temperature=0)
+    assert model.config.pattern_label == "fenwick | " + " | ".join([str(TABLE)] * 4)
+    with pytest.raises(ValueError, match="is defined for 640 tokens: expected at most as many, got 700"):
+        model.generate([[1] * 100], 600)
+
+
+def test_what_is_too_large_for_a_file_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = LanguageModel(ModelConfig(layers=1, dim=16, heads=2, pattern=TABLE))
+    monkeypatch.setattr(tables, "_MOST_WEIGHT", 1000)
+    with pytest.raises(ValueError, match="the tables of reads are too large for one file"):
+        model.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_function_has_no_file(tmp_path: Path) -> None:
+    model = LanguageModel(ModelConfig(layers=1, dim=16, heads=2, pattern=lambda k: 3 * k + 1))
+    assert model(torch.arange(9)[None]).shape == (1, 9, 256)
+    with pytest.raises(ValueError, match="is a Python function, which no file can hold"):
+        model.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
 
 
 def test_a_second_save_replaces_the_first(saved: Path) -> None:
@@ -100,12 +155,15 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: weights_in(folder).write_text("hello, this is no model at all"), "is damaged"),
     (rewrite(rename), "missing: norm.weight; extra: norm.wieght. Nothing was loaded"),
     (rewrite(reshape), r"mis-shaped: norm.weight is \(33,\), expected \(32,\)"),
-    (reconfigure(version=2), "has format version 2, and this release reads 1"),
-    (reconfigure(format="something"), "describes no model of this library"),
+    (reconfigure(version=3), "expected a model of version 1 or 2, got 3"),
+    (reconfigure(format="something"), "expected a model of format 'resolvent-model', got 'something'"),
     (reconfigure(model={"layers": 2, "dims": 3}), "unknown setting 'dims'"),
-    (reconfigure(model=ModelConfig(layers=3, dim=32, heads=4, vocab_size=50).to_dict()), "missing: blocks.1.mixer"),
+    (
+        reconfigure(model=ModelConfig(layers=3, dim=32, heads=4, vocab_size=50).to_dict()),
+        "expected 3 layers, as its settings say, got weights of 2",
+    ),
     (reconfigure(model={"layers": 2, "dim": 32}), "every setting of a model, and vocab_size, heads"),
-    (reconfigure(weights="../model.safetensors"), "incomplete or damaged: expected weights"),
+    (reconfigure(weights="../model.safetensors"), "is damaged: expected weights to be the name of a file"),
     (lambda folder: (folder / "config.json").write_text('{"format": '), "config.json is damaged: expected JSON"),
     (lambda folder: weights_in(folder).unlink(), "expected the weights in"),
     (lambda folder: (folder / "config.json").unlink(), "expected a model's folder, with config.json"),

@@ -1,7 +1,6 @@
 """The dense backend is the reference, in blocks: values, gradients, second derivatives, and never n² memory."""
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -9,19 +8,27 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from resolvent.ops import dense, dense_blocks, reference
-from resolvent.ops.rows import Rows, rows
+from resolvent.ops import dense, reference
+from resolvent.ops.dense import blocks as dense_blocks
+from resolvent.ops.rows import Rows, rows_of
 from resolvent.patterns import pattern
+from tests.operator_cases import (
+    NAMES,
+    TOLERANCE,
+    Inputs,
+    Largest,
+    assert_all_close,
+    assert_close,
+    cut,
+    gradients,
+    mix,
+    run_on,
+    solve,
+)
 
 SPECS = ["dense", "dense+diagonal", "dense+cache", "attention"]
 LENGTHS = [1, 2, 63, 70]  # of blocks of 16; whole blocks are among the laws
-NAMES = ["x", "qa", "ka", "qb", "kb", "gate"]
-SCALE = 7**-0.5
-
-Inputs = dict[str, Tensor]
 
 
 @pytest.fixture(params=[True, False], ids=["fused", "plain"])
@@ -41,47 +48,29 @@ def mixer_inputs(n: int, heads: int = 2, d: int = 5, dk: int = 7, known: int = 0
     return inputs
 
 
-def gradients(run: Callable[..., Tensor], inputs: Inputs) -> Inputs:
-    """The output, and the gradient of a fixed random functional of it for every input."""
-    leaves = {name: t.detach().clone().requires_grad_() for name, t in inputs.items()}
-    y = run(**leaves)
-    weights = torch.randn(y.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).to(y.dtype)
-    found = torch.autograd.grad(y, list(leaves.values()), weights, materialize_grads=True, allow_unused=True)
-    return {"y": y.detach(), **dict(zip(leaves, found, strict=True))}
-
-
-def assert_same(found: Inputs, expected: Inputs, tolerance: float = 1e-12) -> None:
-    assert found.keys() == expected.keys()
-    for name, exact in expected.items():
-        size = max(exact.abs().max().item(), 1.0) if exact.numel() else 1.0
-        torch.testing.assert_close(found[name], exact, rtol=0, atol=tolerance * size, msg=lambda m, n=name: f"{n}: {m}")
-
-
-def both(inputs: Inputs, where: Rows) -> tuple[Inputs, Inputs]:
-    return (
-        gradients(lambda **t: dense.mix(**t, where=where, scale=SCALE), inputs),
-        gradients(lambda **t: reference.mix(**t, where=where, scale=SCALE), inputs),
-    )
+def check(inputs: Inputs, rows: Rows) -> None:
+    found, exact = (gradients(lambda t, m=module: run_on(m, t, rows), inputs) for module in (dense, reference))
+    assert_all_close(found, exact)
 
 
 @pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.usefixtures("small_blocks")
 def test_mix(spec: str, n: int) -> None:
-    assert_same(*both(mixer_inputs(n), rows(pattern(spec), (0, n))))
+    check(mixer_inputs(n), rows_of(pattern(spec), (0, n)))
 
 
 @pytest.mark.parametrize(("d", "dk"), [(1, 3), (3, 1), (4, 4)])
 @pytest.mark.usefixtures("small_blocks")
 def test_mix_in_any_dimension(d: int, dk: int) -> None:
-    assert_same(*both(mixer_inputs(20, d=d, dk=dk), rows(pattern("dense"), (0, 20))))
+    check(mixer_inputs(20, d=d, dk=dk), rows_of(pattern("dense"), (0, 20)))
 
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.usefixtures("small_blocks")
 def test_known_rows(spec: str) -> None:
     """Arbitrary rows before, with gradients for them as well."""
-    assert_same(*both(mixer_inputs(21, known=19), rows(pattern(spec), (0, 21), 19)))
+    check(mixer_inputs(21, known=19), rows_of(pattern(spec), (0, 21), 19))
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -89,13 +78,13 @@ def test_known_rows(spec: str) -> None:
 def test_continuing_is_the_full_run(spec: str) -> None:
     n, p = 50, pattern(spec)
     inputs = mixer_inputs(n)
-    whole = dense.mix(**inputs, where=rows(p, (0, n)), scale=SCALE)
+    whole = run_on(dense, inputs, rows_of(p, (0, n)))
     y = whole[..., :0, :]
     for start, stop in [(0, 1), (1, 20), (20, 21), (21, n)]:
         part = {k: t[:, :, (0 if k in ("x", "ka", "kb") else start) : stop] for k, t in inputs.items()}
-        more = dense.mix(**part, where=rows(p, (0, stop - start), start), scale=SCALE, y_known=y)
+        more = run_on(dense, {**part, "y_known": y}, rows_of(p, (0, stop - start), start))
         y = torch.cat([y, more], dim=2)
-    torch.testing.assert_close(y, whole, rtol=0, atol=1e-12)
+    assert_close(y, whole)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -104,20 +93,12 @@ def test_packed_sequences_are_each_alone(spec: str) -> None:
     cuts, p = (0, 3, 3, 4, 10, 40), pattern(spec)
     inputs = mixer_inputs(40)
 
-    def alone(**t: Tensor) -> Tensor:
-        spans = [slice(a, b) for a, b in pairwise(cuts) if a < b]
-        return torch.cat(
-            [
-                reference.mix(
-                    **{k: v[:, :, s] for k, v in t.items()}, where=rows(p, (0, s.stop - s.start)), scale=SCALE
-                )
-                for s in spans
-            ],
-            dim=2,
-        )
+    def alone(t: Inputs) -> Tensor:
+        spans = [(a, b) for a, b in pairwise(cuts) if a < b]
+        return torch.cat([run_on(reference, cut(t, a, b), rows_of(p, (0, b - a))) for a, b in spans], dim=2)
 
-    found = gradients(lambda **t: dense.mix(**t, where=rows(p, cuts), scale=SCALE), inputs)
-    assert_same(found, gradients(alone, inputs))
+    found = gradients(lambda t: run_on(dense, t, rows_of(p, cuts)), inputs)
+    assert_all_close(found, gradients(alone, inputs))
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -126,47 +107,49 @@ def test_packed_sequences_are_each_alone(spec: str) -> None:
 def test_solve(spec: str, cuts: tuple[int, ...], position: int) -> None:
     """Signed coefficients; what lies beyond a row's sources is NaN and must not matter."""
     p, n = pattern(spec), cuts[-1]
-    where = rows(p, cuts, position)
+    rows = rows_of(p, cuts, position)
     torch.manual_seed(n)
-    absent = torch.from_numpy(where.table) < 0
-    inputs = {"x": torch.randn(1, 2, position + n, 5), "alpha": torch.randn(1, 2, n, 1 + where.width)}
+    absent = torch.from_numpy(rows.table) < 0
+    inputs = {"x": torch.randn(1, 2, position + n, 5), "alpha": torch.randn(1, 2, n, 1 + rows.width)}
     inputs["alpha"][..., 1:][..., absent] = math.nan
     if p.direct == "diagonal":
         inputs["alpha"] = inputs["alpha"][..., :1]
     if p.recurrent:
-        inputs["beta"] = torch.randn(1, 2, n, where.width) / max(where.width, 1)
+        inputs["beta"] = torch.randn(1, 2, n, rows.width) / max(rows.width, 1)
         inputs["beta"][..., absent] = math.nan
     if position:
         inputs["y_known"] = torch.randn(1, 2, position, 5)
     inputs = {name: t.double() for name, t in inputs.items()}
 
-    def run(backend: Any) -> Inputs:
-        return gradients(lambda beta=None, **t: backend.solve(**t, beta=beta, where=where), inputs)
+    def run(backend: Any) -> tuple[Tensor, Inputs]:
+        return gradients(lambda t: backend.solve(**{"beta": None, **t}, rows=rows), inputs)
 
-    assert_same(run(dense), run(reference))
+    assert_all_close(run(dense), run(reference))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_attention_is_torchs(dtype: torch.dtype) -> None:
     inputs = {k: t.to(dtype) for k, t in mixer_inputs(300, d=8, dk=8).items()}
-    found = dense.mix(**inputs, where=rows(pattern("attention"), (0, 300)), scale=8**-0.5)
+    found = run_on(dense, inputs, rows_of(pattern("attention"), (0, 300)), 8**-0.5)
     expected = scaled_dot_product_attention(inputs["qa"], inputs["ka"], inputs["x"], is_causal=True)
-    torch.testing.assert_close(found, expected)
+    assert_close(found, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
-    where = rows(pattern("dense"), (0, 150))
+    rows = rows_of(pattern("dense"), (0, 150))
     inputs = {k: t.to(dtype) for k, t in mixer_inputs(150).items()}
     single = {k: t.float() for k, t in inputs.items()}
-    y = dense.mix(**inputs, where=where, scale=SCALE)
-    assert torch.equal(y, dense.mix(**single, where=where, scale=SCALE).to(dtype))
+    y, exact = run_on(dense, inputs, rows), run_on(dense, single, rows)
+    assert y.dtype == dtype
+    once = torch.finfo(dtype).eps  # rounded once, at the end: the table would let every step be rounded
+    torch.testing.assert_close(y.float(), exact, rtol=once, atol=TOLERANCE[torch.float32])
 
 
 @pytest.mark.parametrize(("spec", "known"), [(spec, 2) for spec in SPECS] + [("dense", 0)])
 def test_derivatives_twice(spec: str, known: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense_blocks, "BLOCK", 2)
-    where = rows(pattern(spec), (0, 5), known)
+    rows = rows_of(pattern(spec), (0, 5), known)
     inputs = mixer_inputs(5, heads=1, d=2, dk=3, known=known)
     used = [k for k in inputs if pattern(spec).recurrent or k in ("x", "qa", "ka")]
     if pattern(spec).direct == "diagonal":
@@ -174,7 +157,7 @@ def test_derivatives_twice(spec: str, known: int, monkeypatch: pytest.MonkeyPatc
     rest = {k: t for k, t in inputs.items() if k not in used}
 
     def run(*tensors: Tensor) -> Tensor:
-        return dense.mix(**dict(zip(used, tensors, strict=True)), **rest, where=where, scale=SCALE)
+        return run_on(dense, {**dict(zip(used, tensors, strict=True)), **rest}, rows)
 
     leaves = [inputs[k].requires_grad_() for k in used]
     assert torch.autograd.gradcheck(run, leaves)
@@ -182,13 +165,12 @@ def test_derivatives_twice(spec: str, known: int, monkeypatch: pytest.MonkeyPatc
 
 
 def test_functional_gradients() -> None:
-    inputs, where = mixer_inputs(20), rows(pattern("dense"), (0, 20))
-    expected = gradients(lambda **t: reference.mix(**t, where=where, scale=SCALE).sum(), inputs)
+    inputs, rows = mixer_inputs(20), rows_of(pattern("dense"), (0, 20))
+    _, expected = gradients(lambda t: run_on(reference, t, rows).sum(), inputs)
     for name in NAMES:
-        rest = {k: t for k, t in inputs.items() if k != name}
-        found = torch.func.grad(lambda t, n=name, r=rest: dense.mix(**{n: t}, **r, where=where, scale=SCALE).sum())
+        found = torch.func.grad(lambda t, n=name: run_on(dense, {**inputs, n: t}, rows).sum())
         weight = torch.randn((), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        torch.testing.assert_close(found(inputs[name]) * weight, expected[name], rtol=1e-11, atol=1e-11)
+        assert_close(found(inputs[name]) * weight, expected[name], what=name)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -202,52 +184,42 @@ def test_extreme_scores_and_gates(spec: str, dtype: torch.dtype) -> None:
         inputs["qa"], inputs["qb"] = inputs["qa"] * size, inputs["qb"] * size
         inputs["x"] = torch.ones_like(inputs["x"])
         inputs["gate"] = (torch.arange(n) % 3 / 2).clamp(max=1).to(dtype).expand(1, 2, n)
-        found = gradients(lambda **t: dense.mix(**t, where=rows(pattern(spec), (0, n)), scale=1.0), inputs)
-        torch.testing.assert_close(found["y"], torch.ones_like(found["y"]), rtol=1e-5, atol=1e-5)
+        y, found = gradients(lambda t: run_on(dense, t, rows_of(pattern(spec), (0, n)), 1.0), inputs)
+        assert_close(y, torch.ones_like(y))
         assert all(t.isfinite().all() for t in found.values())
 
 
 def test_layouts() -> None:
-    inputs, where = mixer_inputs(40), rows(pattern("dense"), (0, 40))
-    expected = dense.mix(**inputs, where=where, scale=SCALE)
+    inputs, rows = mixer_inputs(40), rows_of(pattern("dense"), (0, 40))
+    expected = run_on(dense, inputs, rows)
     swapped = {k: t.transpose(1, 2).contiguous().transpose(1, 2) for k, t in inputs.items()}
-    assert torch.equal(dense.mix(**swapped, where=where, scale=SCALE), expected)
+    assert_close(run_on(dense, swapped, rows), expected)
     batch = {k: t.expand(3, *t.shape[1:]) for k, t in inputs.items()}
-    assert torch.equal(dense.mix(**batch, where=where, scale=SCALE)[2], expected[0])
+    assert_close(run_on(dense, batch, rows)[2], expected[0])
 
 
 def test_nothing_to_do() -> None:
     inputs, p = mixer_inputs(4), pattern("dense")
-    assert dense.mix(**{k: t[:0] for k, t in inputs.items()}, where=rows(p, (0, 4)), scale=1.0).shape == (0, 2, 4, 5)
+    assert run_on(dense, {k: t[:0] for k, t in inputs.items()}, rows_of(p, (0, 4))).shape == (0, 2, 4, 5)
     empty = {k: t[:, :, :0] for k, t in inputs.items()}
-    assert dense.mix(**empty, where=rows(p, (0, 0, 0)), scale=1.0).shape == (1, 2, 0, 5)
+    assert run_on(dense, empty, rows_of(p, (0, 0, 0))).shape == (1, 2, 0, 5)
 
 
 @pytest.mark.parametrize("spec", ["exponential", "order:3", "local:4", "quadratic+cache"])
 def test_sparse_patterns_are_refused(spec: str) -> None:
-    where, inputs = rows(pattern(spec), (0, 4)), mixer_inputs(4)
-    with pytest.raises(ValueError, match=r"every token reads every earlier one.*got .*use backend='cpu' or 'torch'"):
-        dense.mix(**inputs, where=where, scale=1.0)
+    p, inputs = pattern(spec), mixer_inputs(4)
+    with pytest.raises(ValueError, match=r"every token reads every earlier one.*got .*Backends that can: cpu, torch"):
+        mix(inputs, p, backend="dense")
+    width = rows_of(p, (0, 4)).width
+    alpha, beta = torch.ones(*inputs["x"].shape[:3], 1 + width), torch.ones(*inputs["x"].shape[:3], width)
     with pytest.raises(ValueError, match="every token reads every earlier one"):
-        dense.solve(inputs["x"], inputs["qa"], inputs["qb"], where)
-
-
-class _Largest(TorchDispatchMode):
-    """The most elements of any tensor that an operation gave."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        tensors = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
-        self.elements = max([self.elements, *(t.untyped_storage().nbytes() // t.element_size() for t in tensors)])
-        return result
+        solve(inputs["x"], p, alpha.double(), beta.double() if p.recurrent else None, backend="dense")
 
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_memory_is_never_quadratic(spec: str) -> None:
     n, heads = 1024, 3
     inputs = {k: t.float() for k, t in mixer_inputs(n, heads=heads, d=16, dk=16).items()}
-    with _Largest() as largest:
-        gradients(lambda **t: dense.mix(**t, where=rows(pattern(spec), (0, n)), scale=0.25), inputs)
+    with Largest() as largest:
+        gradients(lambda t: run_on(dense, t, rows_of(pattern(spec), (0, n)), 0.25), inputs)
     assert largest.elements <= heads * n * dense_blocks.BLOCK

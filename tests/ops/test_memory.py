@@ -4,9 +4,8 @@ import gc
 
 import torch
 
-import resolvent as rv
-from resolvent.ops import memory
-from tests.laws.test_backends import mixer_inputs
+from resolvent.ops.cpu import memory
+from tests.operator_cases import mix, mixer_inputs
 
 LIKE = torch.empty(1 << 19)  # 2 MiB
 
@@ -36,13 +35,13 @@ def test_any_view_keeps_it() -> None:
 def test_results_outlive_later_calls() -> None:
     """Outputs, gradients and what autograd saved stay as they were while other calls run."""
     inputs = {name: t.requires_grad_() for name, t in mixer_inputs(3000, torch.float32, 2, 3, 16, 16).items()}
-    y = rv.mix(**inputs, p="exponential")
+    y = mix(inputs, "exponential")
     assert y.nbytes >= 1 << 20
     kept = y.detach().clone()
     grads = torch.autograd.grad(y, list(inputs.values()), torch.ones_like(y), retain_graph=True)
     copies = [g.clone() for g in grads]
     for _ in range(3):
-        other = rv.mix(**{k: t.detach() * 2 for k, t in inputs.items()}, p="exponential")
+        other = mix({k: t.detach() * 2 for k, t in inputs.items()}, "exponential")
         del other
     assert torch.equal(y.detach(), kept)
     assert all(torch.equal(g, c) for g, c in zip(grads, copies, strict=True))

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from resolvent.ops.scan import scan
+from tests.operator_cases import assert_close
 
-MODULE = sys.modules["resolvent.ops.scan"]
+MODULE = sys.modules["resolvent.ops.scan.first_order"]
 SHAPES = [(1, 1, 1), (2, 1, 5), (1, 2, 3), (3, 7, 1), (2, 33, 17), (1, 100, 40), (5, 129, 67)]
 
 
@@ -40,27 +41,23 @@ def inputs(shape: tuple[int, int, int], dtype: torch.dtype = torch.float64) -> l
     return [t.to(dtype).requires_grad_() for t in given]
 
 
-def assert_same(mine: Tensor, exact: Tensor) -> None:
-    torch.testing.assert_close(mine, exact, rtol=1e-12, atol=1e-12)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("with_initial", [False, True])
 def test_values_and_gradients(shape: tuple[int, int, int], with_initial: bool) -> None:
     leaves = inputs(shape)[: 3 if with_initial else 2]
     y, exact = scan(*leaves), loop(*leaves)
-    assert_same(y, exact)
+    assert_close(y, exact)
     with torch.no_grad():
         assert torch.equal(scan(*leaves), y)
     g = torch.randn_like(y)
     expected = torch.autograd.grad(exact, leaves, g, materialize_grads=True)
     for mine, theirs in zip(torch.autograd.grad(y, leaves, g, materialize_grads=True), expected, strict=True):
-        assert_same(mine, theirs)
+        assert_close(mine, theirs)
     for leaf, theirs in zip(leaves, expected, strict=True):  # one alone, where the others need no gradient
         one = [t if t is leaf else t.detach() for t in leaves]
         y = scan(*one)
         if y.requires_grad:  # the first decay alone multiplies nothing
-            assert_same(torch.autograd.grad(y, leaf, g)[0], theirs)
+            assert_close(torch.autograd.grad(y, leaf, g)[0], theirs)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 2), (2, 2, 1), (1, 5, 3)])
@@ -80,7 +77,7 @@ def test_continuing_is_the_whole(cuts: tuple[int, ...]) -> None:
     for a, b in pairwise(cuts):
         parts.append(scan(decay[:, a:b], x[:, a:b], last))
         last = parts[-1][:, -1]
-    assert_same(torch.cat(parts, dim=1), whole)
+    assert_close(torch.cat(parts, dim=1), whole)
 
 
 @pytest.mark.parametrize("broken", [1e300, math.inf, math.nan])
@@ -92,7 +89,7 @@ def test_a_zero_cuts_exactly(broken: float) -> None:
     x[:, :20] = broken
     leaf = x.requires_grad_()
     y = scan(decay, leaf)
-    assert_same(y[:, 20:], alone)
+    assert_close(y[:, 20:], alone)
     [gradient] = torch.autograd.grad(y[:, 20:].sum(), leaf)
     assert gradient.isfinite().all()
     assert not gradient[:, :20].any()
@@ -114,7 +111,7 @@ def test_memory_in_any_order() -> None:
     """Transposed, expanded and sliced inputs, and the same bits every time."""
     decay, x, initial = inputs((2, 33, 6))
     odd = [decay.mT.contiguous().mT, torch.stack([x, x])[1], initial[:, :1].expand(-1, 6)]
-    assert_same(scan(*odd), loop(*odd))
+    assert_close(scan(*odd), loop(*odd))
     assert torch.equal(scan(decay, x, initial), scan(*(t.clone() for t in (decay, x, initial))))
 
 
@@ -134,7 +131,7 @@ def test_compile() -> None:
     run = torch.compile(lambda *t: scan(*t) + 1, fullgraph=True)
     leaves = inputs((2, 21, 5), torch.float32)
     y, expected = run(*leaves), scan(*leaves) + 1
-    torch.testing.assert_close(y, expected)
+    assert_close(y, expected)
     g = torch.randn_like(y)
     for mine, theirs in zip(torch.autograd.grad(y, leaves, g), torch.autograd.grad(expected, leaves, g), strict=True):
-        torch.testing.assert_close(mine, theirs)
+        assert_close(mine, theirs)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import resolvent as rv
+from resolvent.errors import PatternError
 
 SPELLINGS = [
     *rv.PAPER_STRUCTURES,
@@ -63,7 +64,7 @@ BAD = {
     "stride:10-k": ["must strictly increase", "f(1) > f(0)", "9 after 10"],
     "stride:5*k-k**2+1": ["must strictly increase", "f(3) > f(2)", "7 after 7"],
     "stride:k": ["0 positions back at k=0", "expected strides ≥ 1", "k+1"],
-    "stride:9**9**9**k": ["4096 bits"],
+    "stride:9**9**9**k": ["1024 bits"],
     "stride:": ["cannot read ''"],
     "offsets:0,1": ["0 positions back", "expected strides ≥ 1"],
     "offsets:1,4,4": ["must strictly increase", "4 after 4"],
@@ -93,6 +94,46 @@ def test_bad_spellings(spec: str) -> None:
     for part in BAD[spec]:
         assert part in str(caught.value)
     assert len(str(caught.value)) < 330
+
+
+@pytest.mark.parametrize("start", ["order:", "local:", "offsets:1,"])
+def test_numbers_of_thousands_of_digits(start: str) -> None:
+    """Python refuses to read them with an error of its own, which names no pattern."""
+    with pytest.raises(
+        PatternError, match=r"99… is longer than any sequence: expected at most 2\*\*62, got 5,000 digits"
+    ):
+        rv.pattern(start + "9" * 5000)
+
+
+@pytest.mark.parametrize(("expression", "message"), [
+    ("+".join(["k"] * 700), "too long: expected at most 256"),
+    ("(" * 200 + "k+1" + ")" * 200, "too long"),
+    ("min(" * 30 + "k" + ",k)" * 30 + "+1", "too complex"),
+    ("k+" + "9" * 5000, "too long"),
+    ("k+" + "9" * 200, "reads nothing within any sequence"),
+    ("10**1000+k", "grows past 1024 bits"),
+    ("10**200+k", "reads nothing within any sequence"),
+    ("k+1+0*(" + "*".join(["9**200"] * 8) + ")//(" + "*".join(["7**300"] * 4) + ")", "grows past 1024 bits"),
+])  # fmt: skip
+def test_expressions_are_bounded(expression: str, message: str) -> None:
+    """No traceback, and no long wait: text, terms and numbers are limited."""
+    with pytest.raises(rv.PatternError, match=message) as caught:
+        rv.pattern(f"stride:{expression}").sources(5000)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("start", ["", "exponential+", "local:", "offsets:1,", "offsets:1,1,", "dense:", "stride:<"])
+def test_messages_are_short_however_long_the_spelling(start: str) -> None:
+    for end in ("x" * 10**6, "+cache+cach" * 10**5, "<" * 10**5 + ">"):
+        with pytest.raises(rv.PatternError) as caught:
+            rv.pattern(start + end)
+        assert len(str(caught.value)) < 400
+
+
+def test_powers_of_minus_one_never_grow() -> None:
+    p = rv.pattern("stride:3*k+1+(1+(-1)**k)//2")
+    assert len(p.offsets(12_000)) == 4000
+    assert rv.pattern("stride:3*k+1+(1+(-1)**k)//2+cache").slots(64) > 0
 
 
 def test_other_bad_things() -> None:

@@ -1,5 +1,6 @@
 """Figures: every panel of every structure draws, and shows the numbers it should."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,20 @@ def test_mask_shows_the_mask() -> None:
     shown = axes.images[0].get_array()
     assert np.array_equal(shown, p.mask(30, "a") + 2 * p.mask(30, "b"))
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["A only", "A and B"]
+
+
+def test_mask_of_a_pair_has_three_colors() -> None:
+    axes = Figure().subplots()
+    p = rv.pattern("local:4/exponential")
+    figures.mask(axes, p, 30)
+    a, b = p.mask(30, "a"), p.mask(30, "b")
+    shown, image = np.asarray(axes.images[0].get_array()), axes.images[0]
+    colors = {name: tuple(image.cmap(image.norm(shown[cells][0]))) for name, cells in
+              {"A": a & ~b, "B": b & ~a, "both": a & b, "none": ~(a | b)}.items()}  # fmt: skip
+    assert len(set(colors.values())) == 4
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["A only", "B only", "A and B"]
+    lightness = sorted(0.2126 * r**2.2 + 0.7152 * g**2.2 + 0.0722 * b**2.2 for r, g, b, _ in colors.values())
+    assert all(after > 1.8 * before for before, after in pairwise(lightness))  # told apart without hues, too
 
 
 def test_cache_shows_what_is_held() -> None:

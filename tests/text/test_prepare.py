@@ -1,4 +1,4 @@
-"""Preparing: the tokens are the documents, once each; done is done; nothing is taken for another."""
+"""Preparing: every document is tokenized exactly once; a finished corpus is reused only if it matches the request."""
 
 import dataclasses
 import gzip
@@ -16,7 +16,8 @@ import pytest
 
 from resolvent.files import BusyError, locked
 from resolvent.text import ByteTokenizer, Corpus, GPT2Tokenizer, TextError, prepare
-from resolvent.text.sources import SPLITS, share_of
+from resolvent.text.info import SPLITS
+from resolvent.text.sources import split_of_hash
 
 module = import_module("resolvent.text.prepare")
 DOCUMENTS = [f"document {i}\nof “text”" + " and more" * (i % 7) for i in range(60)]
@@ -101,20 +102,20 @@ def test_replaced_is_counted(tmp_path: Path) -> None:
     files = [tmp_path / "train.txt", tmp_path / "test.txt"]
     for path in files:
         path.write_bytes(b"a\xff\xfeb")
-    with pytest.raises(TextError, match=r"train\.txt is no UTF-8 at byte 1 "):
+    with pytest.raises(TextError, match=r"train\.txt is not valid UTF-8 at byte 1 "):
         prepare(files, tmp_path / "out", "bytes")
     assert not (tmp_path / "out").exists()
     corpus = prepare(files, tmp_path / "out", "bytes", errors="replace")  # as the message says
-    assert corpus.about["replaced"] == 4
+    assert corpus.info.replaced == 4
     assert corpus.counts["train"].bytes == len("a\ufffd\ufffdb".encode())
-    assert str(corpus).endswith("4 characters were no UTF-8 and are U+FFFD")
+    assert str(corpus).endswith("4 characters were not valid UTF-8 and were replaced by U+FFFD")
 
 
 def test_finished_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", DOCUMENTS)
     prepare(source, tmp_path / "out", "bytes")
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
-    monkeypatch.setattr(module, "_work", None)
+    monkeypatch.setattr(module, "_tokenize", None)
     monkeypatch.setattr(module, "survey", None)  # not even the texts are read
     again = prepare(source, tmp_path / "out", "bytes")
     assert again.counts["train"].tokens > 1000
@@ -136,10 +137,10 @@ def test_finished_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"field": "body"}, "field text, not body"),
     ],
 )
-def test_another_request_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_another_request_raises(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", DOCUMENTS)
     prepare(source, tmp_path / "out", "bytes")
-    with pytest.raises(TextError, match=f"out was prepared otherwise: {message}.*Choose another --out"):
+    with pytest.raises(TextError, match=f"out was prepared with other settings: {message}.*Choose another --out"):
         prepare(source, tmp_path / "out", **({"tokenizer": "bytes"} | changes))
 
 
@@ -151,69 +152,78 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, after: int, *arguments: Any, **
     """Stop when so many pieces are saved."""
     seen = 0
 
-    def stop(what: str, _: float) -> None:
+    def stop(stage: str, _: float) -> None:
         nonlocal seen
-        seen += what == "tokens"
+        seen += stage == "tokenizing"
         if seen > after:
             raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "EVERY", 0.0)
+        patch.setattr(module, "SAVE_INTERVAL", 0.0)
         patch.setattr(os, "fsync", lambda _: None)  # takes 20 ms, and no power is cut here
         with pytest.raises(Stop):
-            prepare(*arguments, **options, show=stop)
+            prepare(*arguments, **options, on_progress=stop)
 
 
-def test_goes_on_and_gives_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = [write(tmp_path / name, DOCUMENTS) for name, write in KINDS.items()]
-    whole = prepare(sources, tmp_path / "whole", "bytes")
-    total, said = sum(count.documents for count in whole.counts.values()), []
+    complete = prepare(sources, tmp_path / "complete", "bytes")
+    total, messages = sum(count.documents for count in complete.counts.values()), []
     assert total == 4 * len(DOCUMENTS)
     for after in (0, 1, 40, 80, 30, 50):
-        interrupted(monkeypatch, after, sources, tmp_path / "out", "bytes", say=said.append)
+        interrupted(monkeypatch, after, sources, tmp_path / "out", "bytes", on_message=messages.append)
         assert not (tmp_path / "out").exists()
-    read = []
-    prepare(sources, tmp_path / "out", "bytes", show=lambda what, _: read.append(what), say=said.append)
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
-    assert len(said) == 5
-    assert said[-1].startswith("going on after ")
-    assert read.count("tokens") == total - (1 + 40 + 80 + 30 + 50)  # nothing was done twice
-    assert "reading the texts" not in read
+    stages = []
+    prepare(
+        sources,
+        tmp_path / "out",
+        "bytes",
+        on_progress=lambda stage, _: stages.append(stage),
+        on_message=messages.append,
+    )
+    assert content(tmp_path / "out") == content(tmp_path / "complete")
+    assert len(messages) == 5
+    assert messages[-1].startswith("resuming after ")
+    assert stages.count("tokenizing") == total - (1 + 40 + 80 + 30 + 50)  # nothing was done twice
+    assert "reading texts" not in stages
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("damage", "message"),
     [
         (lambda f: (f / "progress.json").write_text("{"), None),
         (lambda f: (f / "plan.json").write_text("[]"), None),
         (lambda f: (f / "plan.json").write_text('{"version": 0}'), None),
-        (lambda f: os.truncate(f / "train.bin", 100), "train.bin is shorter than it was: beginning again."),
-        (lambda f: (f / "train.bin").unlink(), "train.bin is shorter than it was: beginning again."),
-        (lambda f: (f / "train.bin").write_bytes(bytes(10**5)), "train.bin is not what was written: beginning again."),
-        (lambda f: (f / "corpus.json").write_text("{"), "going on after"),
+        (lambda f: os.truncate(f / "train.bin", 100), "train.bin is shorter than expected: starting over."),
+        (lambda f: (f / "train.bin").unlink(), "train.bin is shorter than expected: starting over."),
+        (
+            lambda f: (f / "train.bin").write_bytes(bytes(10**5)),
+            "train.bin differs from what was written: starting over.",
+        ),
+        (lambda f: (f / "corpus.json").write_text("{"), "resuming after"),
     ],
 )
-def test_what_is_not_good_is_not_built_on(
-    spoil: Any, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_damaged_state_starts_over(
+    damage: Any, message: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, heard = write_jsonl(tmp_path / "a.jsonl", DOCUMENTS), []
-    prepare(source, tmp_path / "whole", "bytes")
+    source, messages = write_jsonl(tmp_path / "a.jsonl", DOCUMENTS), []
+    prepare(source, tmp_path / "complete", "bytes")
     interrupted(monkeypatch, 50, source, tmp_path / "out", "bytes")
-    spoil(tmp_path / "out.partial")
-    prepare(source, tmp_path / "out", "bytes", say=heard.append)
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
-    assert (said in heard[0]) if said else (heard == [])
+    damage(tmp_path / "out.partial")
+    prepare(source, tmp_path / "out", "bytes", on_message=messages.append)
+    assert content(tmp_path / "out") == content(tmp_path / "complete")
+    assert (message in messages[0]) if message else (messages == [])
 
 
-def test_unfinished_work_of_another_request_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, said = write_jsonl(tmp_path / "a.jsonl", DOCUMENTS), []
+def test_unfinished_work_of_another_request_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, messages = write_jsonl(tmp_path / "a.jsonl", DOCUMENTS), []
     interrupted(monkeypatch, 50, source, tmp_path / "out", "bytes", held_out=0.3)
-    prepare(source, tmp_path / "out", "bytes", say=said.append)
-    assert "out.partial was prepared otherwise: held_out 0.3, not 0.05: beginning again." in said[0]
+    prepare(source, tmp_path / "out", "bytes", on_message=messages.append)
+    assert "out.partial was prepared with other settings: held_out 0.3, not 0.05: starting over." in messages[0]
     interrupted(monkeypatch, 50, source, tmp_path / "other", "bytes")
     write_jsonl(source, DOCUMENTS[::-1])
-    corpus = prepare(source, tmp_path / "other", "bytes", say=said.append)
-    assert "other.partial was prepared from other texts: beginning again." in said[1]
+    corpus = prepare(source, tmp_path / "other", "bytes", on_message=messages.append)
+    assert "other.partial was prepared from other texts: starting over." in messages[1]
     assert documents(corpus, "train")[0] != documents(Corpus.open(tmp_path / "out"), "train")[0]
 
 
@@ -222,7 +232,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "out.partial").mkdir()
     with (
         locked(tmp_path / "out.partial"),
-        pytest.raises(BusyError, match=r"another process is at work in .*out\.partial: wait for it"),
+        pytest.raises(BusyError, match=r"another process is working in .*out\.partial: wait for it"),
     ):
         prepare(source, tmp_path / "out", "bytes")
     prepare(source, tmp_path / "out", "bytes")
@@ -247,18 +257,18 @@ def test_into_an_empty_or_linked_folder(tmp_path: Path) -> None:
         (["a.jsonl"], {"held_out": 0.5}, r"expected a share of 0 ≤ held_out < 0\.5 .*, got 0\.5"),
         (["empty.jsonl"], {}, "nothing to train on: expected text, got 0 documents"),
         (["empty.txt"], {}, "nothing to train on: expected text, got 0 documents"),
-        (["a.jsonl"], {"out": "full"}, "full holds something else: expected a folder that is new or empty"),
-        (["a.jsonl"], {"out": "a.jsonl"}, "a.jsonl holds something else"),
-        (["b.md"], {}, "cannot read b.md"),
+        (["a.jsonl"], {"out": "full"}, "full is not empty: expected a new or empty folder"),
+        (["a.jsonl"], {"out": "a.jsonl"}, "a.jsonl is not empty"),
+        (["empty.md"], {}, "nothing to train on: expected text, got 0 documents"),
     ],
 )
-def test_refusals(
+def test_errors(
     sources: list[str], options: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_jsonl(Path("a.jsonl"), DOCUMENTS)
     Path("full").mkdir()
-    for name in ("empty.jsonl", "empty.txt", "b.md", "full/file"):
+    for name in ("empty.jsonl", "empty.txt", "empty.md", "full/file"):
         Path(name).touch()
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(TextError, match=message):
@@ -267,7 +277,7 @@ def test_refusals(
 
 
 def test_too_few_documents(tmp_path: Path) -> None:
-    lost = next(text for text in DOCUMENTS if share_of(hashlib.sha256(text.encode()).hexdigest(), 0.05) != "train")
+    lost = next(text for text in DOCUMENTS if split_of_hash(hashlib.sha256(text.encode()).hexdigest(), 0.05) != "train")
     with pytest.raises(TextError, match=r"got 1 documents, none of them for training\. .* a smaller --held-out"):
         prepare(write_jsonl(tmp_path / "a.jsonl", [lost]), tmp_path / "out", "bytes")
 
@@ -314,18 +324,18 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
 
 
 @pytest.mark.parametrize("scripts", [False, True])
-def test_openwebtext_is_streamed_and_goes_on(
+def test_openwebtext_is_streamed_and_resumed(
     scripts: bool, hub: types.SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.scripts = scripts
-    whole = prepare("openwebtext", tmp_path / "whole", "bytes", held_out=0.2)
+    complete = prepare("openwebtext", tmp_path / "complete", "bytes", held_out=0.2)
     assert hub.asked[-1] == ("Skylion007/openwebtext", "train", True, "refs/convert/parquet" if scripts else "abc")
-    assert sorted(text for split in SPLITS for text in documents(whole, split)) == sorted(DOCUMENTS)
-    assert whole.about["sources"][0]["sha256"] == "abc"
+    assert sorted(text for split in SPLITS for text in documents(complete, split)) == sorted(DOCUMENTS)
+    assert complete.info.plan.sources[0].sha256 == "abc"
     interrupted(monkeypatch, 20, "openwebtext", tmp_path / "out", "bytes", held_out=0.2)
     prepare("openwebtext", tmp_path / "out", "bytes", held_out=0.2)
     assert hub.skipped == [0, 0, 20]
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
+    assert content(tmp_path / "out") == content(tmp_path / "complete")
 
 
 def test_openwebtext_fails_at_once(hub: types.SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,9 +343,26 @@ def test_openwebtext_fails_at_once(hub: types.SimpleNamespace, tmp_path: Path, m
         raise ConnectionError("no route\nmore")
 
     monkeypatch.setattr(hub.api, "dataset_info", offline)
-    with pytest.raises(TextError, match=r"cannot reach .*openwebtext \(no route\)\. It needs a network\. Give files"):
+    with pytest.raises(
+        TextError, match=r"cannot reach .*openwebtext \(no route\)\. It needs a network\. Use your own files"
+    ):
         prepare("openwebtext", tmp_path / "out")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ImportError, match=r"pip install datasets\. Give files of your own instead: resolvent data"):
+    with pytest.raises(ImportError, match=r"pip install datasets\. Use your own files instead: resolvent data"):
         prepare("openwebtext", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_any_text_file(tmp_path: Path) -> None:
+    text = "# Title\n\nSome “Markdown”.\n" * 40
+    (tmp_path / "README.md").write_text(text)
+    corpus = prepare(tmp_path / "README.md", tmp_path / "out", "bytes")
+    assert "".join("".join(documents(corpus, split)) for split in SPLITS) == text
+    assert sum(count.documents for count in corpus.counts.values()) == 3  # one document, cut into three splits
+
+
+def test_binary_files(tmp_path: Path) -> None:
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" * 20)
+    with pytest.raises(TextError, match=r"picture\.png is not valid UTF-8 at byte 0 \(.*use --errors replace"):
+        prepare(tmp_path / "picture.png", tmp_path / "out", "bytes")
+    assert prepare(tmp_path / "picture.png", tmp_path / "out", "bytes", errors="replace").info.replaced == 20

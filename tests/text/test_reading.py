@@ -1,6 +1,7 @@
-"""Reading: pieces are the whole, whatever their size and wherever reading begins; errors name the place."""
+"""Reading: pieces join to the full text, whatever their size and start; errors name the position."""
 
 import codecs
+import dataclasses
 import gzip
 import json
 import sys
@@ -15,13 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from resolvent.text import GPT2Tokenizer, TextError
-from resolvent.text.reading import Options, Piece, pieces
-from resolvent.text.sources import Source, find, survey
+from resolvent.text.reading import Piece, ReadOptions, pieces
+from resolvent.text.sources import Source, find_sources, survey
 from resolvent.text.tokenizer import WHITE
+from tests.hostile.limits import check_refused
 
 module = import_module("resolvent.text.reading")
 law = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-REPLACE = Options(errors="replace")
+REPLACE = ReadOptions(errors="replace")
 
 # Words of at most 24 bytes and gaps of at most 12, each with a space or line end: in 64 bytes a gap always begins.
 words = st.one_of(
@@ -36,8 +38,8 @@ def source(data: bytes, name: str = "a.txt", split: str | None = "train") -> Sou
     """A file that stays until the test ends."""
     folder = Path(tempfile.mkdtemp(dir=FOLDER))
     (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    (found,), _ = survey(find([folder / name]), 0, lambda _: None)
-    return found.with_facts(found.facts() | {"cuts": None, "split": split})
+    (found,), _ = survey(find_sources([folder / name]), 0, lambda _: None)
+    return dataclasses.replace(found, cuts=None, split=split)
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     FOLDER = tmp_path_factory.mktemp("sources")
 
 
-def read(of: Source, size: int = 64, at: int = 0, options: Options = Options()) -> list[Piece]:  # noqa: B008
+def read(of: Source, size: int = 64, at: int = 0, options: ReadOptions = ReadOptions()) -> list[Piece]:  # noqa: B008
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "PIECE", size)
         return list(pieces(of, at, options))
@@ -58,10 +60,10 @@ def test_pieces_are_the_whole_from_anywhere_on(text: str, size: int, packed: boo
     of = source(text.encode(), "a.txt.gz" if packed else "a.txt")
     found = read(of, size)
     assert "".join(piece.text for piece in found) == text
-    assert [piece.starts for piece in found] == [i == 0 for i in range(len(found))]
+    assert [piece.starts_document for piece in found] == [i == 0 for i in range(len(found))]
     assert all(0 < len(piece.text.encode()) <= size for piece in found)
     for i, piece in enumerate(found):
-        assert read(of, size, piece.at) == found[i + 1 :]
+        assert read(of, size, piece.end) == found[i + 1 :]
 
 
 @law
@@ -86,12 +88,12 @@ def test_pieces_end_at_lines() -> None:
 
 def test_a_text_is_cut_between_splits() -> None:
     of = source(b"aa bb cc dd")
-    of = of.with_facts(of.facts() | {"split": None, "cuts": [5, 8]})
+    of = dataclasses.replace(of, split=None, cuts=(5, 8))
     found = read(of, 4)
-    assert [(p.split, p.text, p.starts) for p in found] == [
+    assert [(p.split, p.text, p.starts_document) for p in found] == [
         ("train", "aa", True), ("train", " bb", False), ("validation", " cc", True), ("test", " dd", True),
     ]  # fmt: skip
-    assert [read(of, 4, piece.at) for piece in found] == [found[1:], found[2:], found[3:], []]
+    assert [read(of, 4, piece.end) for piece in found] == [found[1:], found[2:], found[3:], []]
 
 
 bits = st.sampled_from(["é".encode(), b"\xe2\x82", b"\xf0", b" a\n", b"\xef\xbf\xbd", b"\x80"])
@@ -99,7 +101,7 @@ bits = st.sampled_from(["é".encode(), b"\xe2\x82", b"\xf0", b" a\n", b"\xef\xbf
 
 @law
 @given(data=st.one_of(st.binary(max_size=200), st.lists(bits, max_size=40).map(b"".join)), size=st.integers(4, 40))
-def test_what_is_no_utf8_is_refused_with_its_place_or_replaced_and_counted(data: bytes, size: int) -> None:
+def test_invalid_utf8_raises_with_its_position_or_is_replaced_and_counted(data: bytes, size: int) -> None:
     of, count = source(data), 0
 
     def counting(error: UnicodeDecodeError) -> tuple[str, int]:
@@ -115,7 +117,7 @@ def test_what_is_no_utf8_is_refused_with_its_place_or_replaced_and_counted(data:
     try:
         data.decode()
     except UnicodeDecodeError as error:
-        with pytest.raises(TextError, match=rf"a\.txt is no UTF-8 at byte {error.start:,} \(.*--errors replace"):
+        with pytest.raises(TextError, match=rf"a\.txt is not valid UTF-8 at byte {error.start:,} \(.*--errors replace"):
             read(of, size)
     else:
         assert count == 0
@@ -132,17 +134,17 @@ def test_lines_are_documents(packed: bool) -> None:
         {"text": "one\ntwo"}, "\n", {"text": ""}, {"text": "é" * 50}, {"text": None}, {"text": "end"}, packed=packed
     )
     found = read(of)
-    assert [(p.text, p.starts) for p in found] == [("one\ntwo", True), ("é" * 50, True), ("end", True)]
-    assert [read(of, at=piece.at) for piece in found] == [found[1:], found[2:], []]
-    assert read(jsonl({"body": "b"}), options=Options("body"))[0].text == "b"
+    assert [(p.text, p.starts_document) for p in found] == [("one\ntwo", True), ("é" * 50, True), ("end", True)]
+    assert [read(of, at=piece.end) for piece in found] == [found[1:], found[2:], []]
+    assert read(jsonl({"body": "b"}), options=ReadOptions("body"))[0].text == "b"
 
 
 def test_documents_fall_by_their_own_hash() -> None:
     documents = [f"document {i}" for i in range(300)]
-    found = read(jsonl(*({"text": text} for text in documents)), options=Options(held_out=0.25))
+    found = read(jsonl(*({"text": text} for text in documents)), options=ReadOptions(held_out=0.25))
     split_of = {piece.text: piece.split for piece in found}
     assert all(list(split_of.values()).count(split) > 40 for split in ("train", "validation", "test"))
-    backwards = read(jsonl(*({"text": text} for text in documents[::-1])), options=Options(held_out=0.25))
+    backwards = read(jsonl(*({"text": text} for text in documents[::-1])), options=ReadOptions(held_out=0.25))
     assert {piece.text: piece.split for piece in backwards} == split_of
     assert {p.split for p in read(source(b'{"text": "kept"}', "a.jsonl", "test"))} == {"test"}
 
@@ -150,16 +152,19 @@ def test_documents_fall_by_their_own_hash() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{broken\n", r"a\.jsonl, line at byte 16: expected JSON \("),
+        ("{broken\n", r"a\.jsonl, line at byte 16: expected JSON, got"),
         ('{"body": 1}\n', r"line at byte 16: expected a field 'text', got body; use --field"),
         ("{}\n", "expected a field 'text', got nothing"),
         ("[1]\n", "expected a field 'text', got list"),
-        ('{"text": 7}\n', r"line at byte 16: expected 'text' to be a text, got int"),
-        ('{"text": "\\ud800"}\n', r"line at byte 16: half of a surrogate pair.*--errors replace"),
-        ('{"text": "\udc80"}\n', r"a\.jsonl is no UTF-8 at byte 26 .*--errors replace"),
+        ('{"text": 7}\n', r"line at byte 16: expected 'text' to be a string, got int"),
+        (
+            '{"text": "\\ud800"}\n',
+            r"line at byte 16: expected valid characters, got half of a surrogate pair.*--errors replace",
+        ),
+        ('{"text": "\udc80"}\n', r"a\.jsonl is not valid UTF-8 at byte 26 .*--errors replace"),
     ],
 )
-def test_lines_that_are_refused(line: str, message: str) -> None:
+def test_invalid_lines(line: str, message: str) -> None:
     with pytest.raises(TextError, match=message):
         read(jsonl({"text": "fin"}, line))
 
@@ -171,8 +176,22 @@ def test_replaced_in_records() -> None:
 
 def test_a_line_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONGEST_LINE", 50)
-    with pytest.raises(TextError, match="line at byte 0: longer than 50 bytes: expected one document to a line"):
+    with pytest.raises(TextError, match="line at byte 0: longer than 50 bytes: expected one document per line"):
         read(jsonl({"text": "x" * 50}))
+
+
+def test_a_small_file_that_grows_is_refused_early(tmp_path: Path) -> None:
+    """A line of .jsonl.gz that never ends, compressed a thousand times."""
+    with gzip.open(tmp_path / "x.jsonl.gz", "wb", compresslevel=1) as file:
+        file.write(b'{"text": "')
+        for _ in range(300):
+            file.write(b"x" * 2**20)
+    setup = """
+from resolvent.text.reading import ReadOptions, pieces
+from resolvent.text.sources import find_sources, survey
+"""
+    load = "(of,), _ = survey(find_sources([path]), 0.1, lambda _: None); list(pieces(of, 0, ReadOptions()))"
+    check_refused(setup, load, [(tmp_path / "x.jsonl.gz", "longer than 16,777,216 bytes")])
 
 
 def parquet(path: Path, column: str, values: list[object]) -> Source:
@@ -180,7 +199,7 @@ def parquet(path: Path, column: str, values: list[object]) -> Source:
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(pyarrow.table({column: values, "other": range(len(values))}), path, row_group_size=4)
-    (found,), _ = survey(find([path]), 0, lambda _: None)
+    (found,), _ = survey(find_sources([path]), 0, lambda _: None)
     return found
 
 
@@ -189,16 +208,16 @@ def test_rows_are_documents(tmp_path: Path) -> None:
     assert of.rows == 13
     found = read(of)
     assert [p.text for p in found] == [*(f"row {i}" for i in range(10)), "end"]
-    assert [p.at for p in found] == [*range(1, 11), 13]
+    assert [p.end for p in found] == [*range(1, 11), 13]
     for i, piece in enumerate(found):
-        assert read(of, at=piece.at) == found[i + 1 :]
+        assert read(of, at=piece.end) == found[i + 1 :]
 
 
-def test_rows_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of = parquet(tmp_path / "a.parquet", "body", ["a" * 1000])
     with pytest.raises(TextError, match=r"a\.parquet: expected a column 'text', got body, other; use --field"):
         read(of)
-    with pytest.raises(TextError, match=r"a\.parquet, row 0: expected 'text' to be a text, got int"):
+    with pytest.raises(TextError, match=r"a\.parquet, row 0: expected 'text' to be a string, got int"):
         read(parquet(tmp_path / "a.parquet", "text", [1]))
     damaged = parquet(tmp_path / "b.parquet", "text", [f"{i}" * 1000 for i in range(9)])
     data = bytearray(damaged.path.read_bytes())

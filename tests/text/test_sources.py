@@ -1,5 +1,6 @@
-"""Sources: what is found, which rule splits it, and that every byte falls to exactly one split."""
+"""Sources: which files are found, which rule splits them, and that every byte is in exactly one split."""
 
+import dataclasses
 import errno
 import gzip
 import hashlib
@@ -9,11 +10,12 @@ import numpy as np
 import pytest
 
 from resolvent.text import TextError
-from resolvent.text.sources import SPLITS, Source, find, share_of, survey, unchanged
+from resolvent.text.info import SPLITS
+from resolvent.text.sources import Source, find_sources, split_of_hash, survey, unchanged
 
 
 def surveyed(paths: list[Path], held_out: float = 0.05) -> tuple[list[Source], str]:
-    return survey(find(paths), held_out, lambda _: None)
+    return survey(find_sources(paths), held_out, lambda _: None)
 
 
 def write(folder: Path, texts: dict[str, str]) -> Path:
@@ -26,7 +28,7 @@ def write(folder: Path, texts: dict[str, str]) -> Path:
 
 def test_found_in_the_order_of_names(tmp_path: Path) -> None:
     write(tmp_path / "c", {"b.txt": "b", "a/z.jsonl": "", "a/y.txt.gz": "y", "skip.md": "no", "a.parquet": ""})
-    found = find([tmp_path / "c", tmp_path / "c" / "b.txt"])
+    found = find_sources([tmp_path / "c", tmp_path / "c" / "b.txt"])
     assert [s.name for s in found] == ["c/a.parquet", "c/a/y.txt.gz", "c/a/z.jsonl", "c/b.txt", "b.txt"]
     assert [s.kind for s in found] == ["parquet", "txt", "jsonl", "txt", "txt"]
 
@@ -104,29 +106,32 @@ def test_three_files_give_one_each(tmp_path: Path) -> None:
 def test_records_and_texts_together(tmp_path: Path) -> None:
     sources, rule = surveyed([write(tmp_path, {"a.jsonl": "", "b.txt": "b", "c.txt": "c"})], 0.25)
     assert rule == "documents"
-    assert [s.split for s in sources] == [None, *(share_of(hashlib.sha256(t).hexdigest(), 0.25) for t in (b"b", b"c"))]
+    assert [s.split for s in sources] == [
+        None,
+        *(split_of_hash(hashlib.sha256(t).hexdigest(), 0.25) for t in (b"b", b"c")),
+    ]
 
 
 def test_shares_are_what_they_say() -> None:
-    splits = [share_of(hashlib.sha256(str(i).encode()).hexdigest(), 0.1) for i in range(5000)]
+    splits = [split_of_hash(hashlib.sha256(str(i).encode()).hexdigest(), 0.1) for i in range(5000)]
     for split, share in zip(SPLITS, (0.8, 0.1, 0.1), strict=True):
         assert np.mean([s == split for s in splits]) == pytest.approx(share, abs=0.02)
 
 
-def test_facts_come_back(tmp_path: Path) -> None:
-    found = find([write(tmp_path, {"a.txt": "line\n" * 50})])
+def test_info_round_trips(tmp_path: Path) -> None:
+    found = find_sources([write(tmp_path, {"a.txt": "line\n" * 50})])
     (source,), _ = survey(found, 0.1, lambda _: None)
-    assert found[0].with_facts(source.facts()) == source
-    assert not {"path", "changed"} & source.facts().keys()
+    assert found[0].with_info(source.info) == source
+    assert not {"path", "changed"} & dataclasses.asdict(source.info).keys()
 
 
 def test_change_is_seen(tmp_path: Path) -> None:
-    found = find([write(tmp_path, {"a.txt": "line\n"})])
-    facts = [found[0].facts()]
-    assert unchanged(found, facts, found[0].changed + 1)
-    assert not unchanged(found, facts, found[0].changed)  # touched since
-    assert not unchanged(found, [facts[0] | {"stored": 4}], found[0].changed + 1)
-    assert not unchanged([], facts, found[0].changed + 1)
+    found = find_sources([write(tmp_path, {"a.txt": "line\n"})])
+    recorded = [found[0].info]
+    assert unchanged(found, recorded, found[0].changed + 1)
+    assert not unchanged(found, recorded, found[0].changed)  # touched since
+    assert not unchanged(found, [dataclasses.replace(recorded[0], stored=4)], found[0].changed + 1)
+    assert not unchanged([], recorded, found[0].changed + 1)
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +142,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", locked)
-        with pytest.raises(
-            TextError, match=r"a\.txt cannot be read \(Permission denied\): expected a file that you may"
-        ):
+        with pytest.raises(TextError, match=r"a\.txt cannot be read \(Permission denied\): expected a readable file"):
             surveyed([path])
     path.unlink()
     path.symlink_to("/proc/self/mem")  # there, and every read of its beginning fails
@@ -147,19 +150,29 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         surveyed([path])
 
 
-def test_refusals(tmp_path: Path) -> None:
+def test_errors(tmp_path: Path) -> None:
     write(tmp_path, {"a.pdf": "", "nothing/a.md": "", "half.txt.gz": "text " * 100, "no.txt.gz": "", "a.parquet": "no"})
-    with pytest.raises(TextError, match=r"cannot read .*a\.pdf: expected a name that ends in \.txt, .*\.parquet"):
-        find([tmp_path / "a.pdf"])
     with pytest.raises(TextError, match=r"no texts in the folder .*nothing: expected files that end in \.txt"):
-        find([tmp_path / "nothing"])
+        find_sources([tmp_path / "nothing"])
     with pytest.raises(TextError, match=r"there is no file or folder .*absent"):
-        find([tmp_path / "absent"])
+        find_sources([tmp_path / "absent"])
     half = tmp_path / "half.txt.gz"
     half.write_bytes(half.read_bytes()[:-9])
     (tmp_path / "no.txt.gz").write_bytes(b"no gzip")
     for name in ("half.txt.gz", "no.txt.gz"):
-        with pytest.raises(TextError, match=f"{name} is damaged: expected a whole gzip file"):
+        with pytest.raises(TextError, match=f"{name} is damaged: expected a complete gzip file"):
             surveyed([tmp_path / name])
-    with pytest.raises(TextError, match=r"a\.parquet is damaged: expected a whole parquet file"):
+    with pytest.raises(TextError, match=r"a\.parquet is damaged: expected a complete parquet file"):
         surveyed([tmp_path / "a.parquet"])
+
+
+@pytest.mark.parametrize("name", ["README.md", "notes", "paper.tex", "a.md.gz"])
+def test_any_other_file_is_plain_text(name: str, tmp_path: Path) -> None:
+    (source,), rule = surveyed([write(tmp_path, {name: "# Title\n" * 50}) / name])
+    assert (source.kind, rule, source.bytes) == ("txt", "tail", 400)
+
+
+def test_other_names_keep_their_splits_too(tmp_path: Path) -> None:
+    write(tmp_path, {"train.md": "text", "test.md": "text"})
+    sources, rule = surveyed([tmp_path / "train.md", tmp_path / "test.md"])
+    assert ([s.split for s in sources], rule) == (["train", "test"], "kept")

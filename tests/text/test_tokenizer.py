@@ -1,4 +1,4 @@
-"""Tokenizers: every text comes back, numbers are those of the original, and nothing in a text is special."""
+"""Tokenizers: every text round-trips, ids are those of the original, and nothing in a text is special."""
 
 import sys
 from importlib import import_module
@@ -79,12 +79,12 @@ gaps = st.lists(st.sampled_from([" ", "\n", "\u3000", "\xa0", "a", "!", "'s", "\
 @law
 @given(text=gaps)
 def test_cuts_at_long_gaps_change_nothing(gpt2: GPT2Tokenizer, text: str) -> None:
-    whole = gpt2.encode(text)
+    expected = gpt2.encode(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_LONG", 2)
-        patch.setattr(module, "_LONG_GAP", module.re.compile(f"[{module.WHITE}]{{2,}}"))
-        assert module._around_gaps("a  b \n") == ["a", " ", " b", " \n"]
-        assert np.array_equal(gpt2.encode(text), whole)
+        patch.setattr(module, "_LONG_RUN", module.re.compile(f"[{module.WHITE}]{{2,}}"))
+        assert module._split_at_long_runs("a  b \n") == ["a", " ", " b", " \n"]
+        assert np.array_equal(gpt2.encode(text), expected)
 
 
 @pytest.mark.parametrize("text", ["x" + " " * 10**6 + "y", "x" + "\n" * 10**6, f"{' ' * 10**6}a{' ' * 10000}b"])
@@ -100,14 +100,14 @@ def test_decode_shows_ends_and_broken_characters(each: Tokenizer) -> None:
     assert ByteTokenizer().decode([0xC3]) == "\ufffd"
 
 
-def test_refusals(each: Tokenizer) -> None:
+def test_errors(each: Tokenizer) -> None:
     with pytest.raises(TextError, match=r"half of a surrogate pair at character 1 \(U\+D800\)"):
         each.encode("a\ud800")
     with pytest.raises(TextError, match=f"expected tokens of '{each.name}', from 0 to .*, got 1 to {each.vocab_size}"):
         each.decode([1, each.vocab_size])
     with pytest.raises(TextError, match="got -1 to -1"):
         each.decode([-1])
-    with pytest.raises(TextError, match=r"a row of token numbers, got shape \(1, 2\)"):
+    with pytest.raises(TextError, match=r"a 1-D array of token ids, got shape \(1, 2\)"):
         each.decode([[1, 2]])
     with pytest.raises(TextError, match="of float64"):
         each.decode([1.0])

@@ -1,26 +1,30 @@
 """The loop: exact after a kill, honest about what is not finite."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors
 import torch
+from safetensors.torch import load_file, save_file
 
 from resolvent.files import BusyError, locked
 from resolvent.model import LanguageModel, ModelConfig
 from resolvent.tasks import Copy
-from resolvent.train import DivergedError, Progress, RunConfig, TrainConfig, loop, train
-from resolvent.train.evaluate import accuracy
+from resolvent.train import DivergedError, Progress, Record, RunConfig, TrainConfig, train
+from resolvent.train.accuracy import accuracy
 from resolvent.train.loop import learning_rate, make_optimizer
+from resolvent.train.record import AccuracyEvaluation
 
 MODEL = ModelConfig(vocab_size=20, layers=2, dim=16, heads=2, pattern="exponential+cache", init_std=0.1)
-TASK = {"name": "copy", "vocab_size": 20, "length": 8}
+TASK = Copy(vocab_size=20, length=8)
 
 
 def config(**changes: Any) -> RunConfig:
-    how = {
+    settings = {
         "steps": 24,
         "warmup": 4,
         "batch": 8,
@@ -29,12 +33,12 @@ def config(**changes: Any) -> RunConfig:
         "checkpoint_every": 5,
         "log_every": 1,
     }
-    return RunConfig(MODEL, TASK, TrainConfig(**(how | changes)))
+    return RunConfig(MODEL, TASK, TrainConfig(**(settings | changes)))
 
 
-def essence(done: dict[str, Any]) -> dict[str, Any]:
+def essence(done: Record) -> Record:
     """All of a record but times."""
-    return {key: done[key] for key in ("config", "steps", "tokens", "evaluation", "curve", "skipped_steps")}
+    return dataclasses.replace(done, seconds=0.0)
 
 
 def losses(folder: Path) -> list[tuple[int, float, float]]:
@@ -84,8 +88,8 @@ def test_a_finished_run_is_read(tmp_path: Path) -> None:
     assert not steps
     with pytest.raises(ValueError, match="holds a run with other settings"):
         train(config(steps=25), tmp_path)
-    assert done["surroundings"]["torch"] == torch.__version__
-    assert done["parameters"] == LanguageModel(MODEL).parameter_count()
+    assert done.environment.packages["torch"] == torch.__version__
+    assert done.parameters == LanguageModel(MODEL).parameter_count()
 
 
 def test_damaged_files_are_named(tmp_path: Path) -> None:
@@ -105,7 +109,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         train(config(seed=1), tmp_path)
     train(config(), tmp_path)
     (tmp_path / "run.json").write_text('{"format"')
-    with pytest.raises(ValueError, match=r"run.json is damaged.*Delete it to run again"):
+    with pytest.raises(ValueError, match=r"run.json is damaged.*Move it away to run again"):
         train(config(), tmp_path)
 
 
@@ -118,8 +122,9 @@ def test_what_is_not_finite_is_skipped_and_counted(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(LanguageModel, "loss", sometimes)
     done = train(config(), tmp_path)
-    assert done["skipped_steps"] == 3
-    assert math.isfinite(done["evaluation"]["accuracy"])
+    assert done.skipped_steps == 3
+    assert isinstance(done.evaluation, AccuracyEvaluation)
+    assert math.isfinite(done.evaluation.accuracy)
     monkeypatch.setattr(LanguageModel, "loss", lambda self, *a, **n: real(self, *a, **n) * math.nan)
     with pytest.raises(DivergedError, match=r"not finite 4 times in a row. Try a smaller learning_rate"):
         train(config(patience=4))
@@ -133,9 +138,9 @@ def test_spikes_are_skipped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None
         return real(self, *arguments, **named) * (1e4 if calls[0] in (2, 7, 8) else 1)
 
     monkeypatch.setattr(LanguageModel, "loss", sometimes)
-    assert train(config())["skipped_steps"] == 0
+    assert train(config()).skipped_steps == 0
     calls[0] = 0
-    assert train(config(spike=50.0, warmup=4))["skipped_steps"] == 2  # not the one during warm-up
+    assert train(config(spike=50.0, warmup=4)).skipped_steps == 2  # not the one during warm-up
     calls[0] = 0
     with pytest.raises(DivergedError, match=r"norm above .* 2 times in a row"):
         train(config(spike=50.0, warmup=4, patience=2))
@@ -147,17 +152,17 @@ def test_parts_and_recomputation_change_nothing_but_rounding() -> None:
     whole = train(config())
     for changes in ({"accumulate": 3}, {"recompute": True}, {"accumulate": 2, "recompute": True}):
         found = train(config(**changes))
-        losses = [[loss for _, loss, _ in done["curve"]] for done in (found, whole)]
-        assert losses[0] == pytest.approx(losses[1], rel=1e-4), changes
+        losses = [[point.loss for point in done.curve] for done in (found, whole)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4), changes  # 24 steps of training amplify rounding
 
 
 def test_spikes_without_a_warmup() -> None:
     """Nothing is usual before the first step."""
-    assert train(config(spike=10.0, warmup=0))["skipped_steps"] == 0
+    assert train(config(spike=10.0, warmup=0)).skipped_steps == 0
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(BusyError, match=r"another process is at work in .*: wait for it"):
+    with locked(tmp_path), pytest.raises(BusyError, match=r"another process is working in .*: wait for it"):
         train(config(), tmp_path)
     train(config(), tmp_path)
     assert not list(tmp_path.glob("check*"))
@@ -182,20 +187,20 @@ def test_schedule() -> None:
 
 def test_decay_spares_all_but_matrices_of_layers() -> None:
     model = LanguageModel(ModelConfig(layers=3, dim=16, heads=2, pattern=["dense", "first-order", "dense"],
-                                      coefficients=["softmax", "mamba", "distance"]))  # fmt: skip
+                                      rule=["softmax", "mamba", "distance"]))  # fmt: skip
     optimizer = make_optimizer(model, TrainConfig())
     decayed = {id(p) for p in optimizer.param_groups[0]["params"]}
     names = {name for name, p in model.named_parameters() if id(p) in decayed}
     assert names == {name for name, p in model.named_parameters()
                      if name.endswith(("values.weight", "output.weight", "scores.weight", "write_read.weight",
-                                       "of_mlp.weight"))}  # fmt: skip
+                                       "mlp_in.weight", "mlp_out.weight"))}  # fmt: skip
     assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(model.parameters()))
 
 
 def test_accuracy_by_counting() -> None:
     torch.manual_seed(0)
     task, model = Copy(vocab_size=20, length=8), LanguageModel(MODEL)
-    found = accuracy(model, task, 0, 3, 8)
+    found = accuracy(model, task.held_out(0, 8, 3))
     right = total = whole = 0
     for index in range(3):
         batch = task.batch(1 << 40, index, 8, size=(4, 6, 8)[index])
@@ -204,25 +209,33 @@ def test_accuracy_by_counting() -> None:
         right += int((guesses == batch.targets)[scored].sum())
         total += int(scored.sum())
         whole += int(((guesses == batch.targets) | ~scored).all(1).sum())
-    assert found["accuracy"] == right / total
-    assert found["sequence_accuracy"] == whole / 24
-    assert sum(row[2] for row in found["by_size"]) == total == sum(row[2] for row in found["by_place"])
+    assert found.accuracy == right / total
+    assert found.sequence_accuracy == whole / 24
+    assert [sum(row.count for row in rows) for rows in found.slices.values()] == [total, total]
+    assert list(found.slices) == ["size", "position"]
 
 
 def test_settings_are_changed_by_name() -> None:
     changed = config().changed(["train.steps=7", "model.pattern=dense", "task.length=5", "train.solved=null"])
     assert changed.train.steps == 7
     assert changed.model.pattern == "dense"
-    assert changed.make_task() == Copy(vocab_size=20, length=5)
+    assert changed.task == Copy(vocab_size=20, length=5)
+    assert config().changed(["task.length=1k"]).task == Copy(vocab_size=20, length=1024)
     for assignment, message in [
         ("train.step=7", "unknown setting 'train.step'.*Did you mean 'steps'"),
         ("steps=7", r"expected a setting as model.…=…"),
-        ("train.steps=many", "expected train.steps to be like 24, got 'many'"),
-        ("train.steps=0", "expected steps ≥ 1, got 0"),
-        ("train.steps=null", "expected steps to be int, got None"),
-        ("train.spike=abc", "expected spike to be float or None, got 'abc'"),
+        ("train.steps=many", "expected train.steps to be an integer, such as 24, got 'many'"),
+        ("train.steps=2k", "expected train.steps to be an integer"),  # thousands, or 1,024s? only lengths have units
+        ("train.recompute=1", "expected train.recompute to be true or false, such as false, got '1'"),
+        ("task.length=2q", "expected an integer ≥ 1 or a string such as '128k', got '2q'"),
+        ("train.steps=0", "expected steps to be int ≥ 1, got 0"),
+        ("train.steps=null", "expected steps to be int ≥ 1, got None"),
+        ("train.spike=abc", "expected spike to be a finite float ≥ 0 or None, got 'abc'"),
         ("train.clip=0", "expected clip > 0, got 0"),
         ("model.pattern=denes", "Did you mean 'dense'"),
+        ("task.vocab_size=null", "copy is missing a setting or has one of another type"),
+        ("task.length=null", "copy is missing a setting or has one of another type"),
+        ("task.least=1.5", "expected task.least to be an integer, such as 4, got '1.5'"),
         ("task.vocab_size=64", "expected a model with at least as many, got 20"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -232,10 +245,10 @@ def test_settings_are_changed_by_name() -> None:
 def test_it_learns(tmp_path: Path) -> None:
     """And stops when the task is solved."""
     how = TrainConfig(steps=600, warmup=20, learning_rate=5e-3, batch=32, eval_every=50)
-    easy = RunConfig(MODEL, {"name": "copy", "vocab_size": 20, "length": 2, "least": 2}, how)
+    easy = RunConfig(MODEL, Copy(vocab_size=20, length=2, least=2), how)
     done = train(easy, tmp_path)
-    assert done["evaluation"]["accuracy"] > 0.95
-    assert done["steps"] == (done["solved_at"] or 600)
+    assert done.evaluation.value > 0.95
+    assert done.steps == (done.solved_at or 600)
 
 
 def test_tensorboard_reads_what_a_run_reports(tmp_path: Path) -> None:
@@ -253,4 +266,56 @@ def test_tensorboard_reads_what_a_run_reports(tmp_path: Path) -> None:
 
 def test_loop_has_no_hidden_state() -> None:
     assert essence(train(config())) == essence(train(config()))
-    assert loop.RECORD == "run.json"
+
+
+def as_version_1(folder: Path) -> None:
+    """Write the checkpoint of a run as the release before would have: its names of tensors, settings and counters."""
+    names = {"mlp_in": "start_of_mlp", "mlp_out": "end_of_mlp"}
+    keys = {"skipped_steps": "skipped", "skipped_in_a_row": "in_a_row", "average_norm": "usual_norm"}
+
+    def renamed(name: str) -> str:
+        return ".".join(names.get(part, part) for part in name.split("."))
+
+    def about(text: str) -> dict[str, Any]:
+        content = json.loads(text)
+        content["config"]["model"]["coefficients"] = content["config"]["model"].pop("rule").replace("joint", "whole")
+        content = {key: value for key, value in content.items() if key not in ("files", "sha256")}
+        content["state"] = {keys.get(key, key): value for key, value in content["state"].items()}
+        return content
+
+    path, shards = folder / "checkpoint.safetensors", folder / "checkpoints"
+    for file in [path] if path.exists() else shards.rglob("*.safetensors"):
+        with safetensors.safe_open(file, framework="pt") as opened:
+            header = opened.metadata()
+        tensors = {renamed(name): t for name, t in load_file(file).items()}
+        if file == path:
+            header = {"format": header["format"], "version": "1", "state": json.dumps(about(header["state"]))}
+        else:  # torch keeps the offsets of shards by name
+            header = {key: renamed(value) for key, value in header.items()}
+            header = {key: value.replace("mlp_in", "start_of_mlp").replace("mlp_out", "end_of_mlp")
+                      for key, value in header.items()}  # fmt: skip
+        save_file(tensors, file, metadata=header)
+    for state in shards.rglob("state.json"):
+        content = about(state.read_text())
+        state.write_text(json.dumps(content | {"version": 1}))
+
+
+@pytest.mark.parametrize("parallel", ["replicate", "shard"])
+def test_checkpoints_of_version_1_are_resumed_to_the_bit(tmp_path: Path, parallel: str) -> None:
+    joint = RunConfig(dataclasses.replace(MODEL, rule="joint"), TASK, config(parallel=parallel, spike=50.0).train)
+    whole = train(joint, tmp_path / "whole")
+
+    def kill(p: Progress) -> None:
+        if p.step == 13:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(joint, tmp_path / "cut", kill)
+    as_version_1(tmp_path / "cut")
+    steps: list[int] = []
+    resumed = train(joint, tmp_path / "cut", lambda p: steps.append(p.step))
+    assert steps[0] == 11
+    assert essence(resumed) == essence(whole)
+    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
+    weights = [LanguageModel.load(tmp_path / name / "model").state_dict() for name in ("whole", "cut")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

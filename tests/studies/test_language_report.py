@@ -14,37 +14,50 @@ from typer.testing import CliRunner
 import resolvent as rv
 from resolvent.cli import app
 from resolvent.model import LanguageModel, ModelConfig
-from resolvent.report import language, results
-from resolvent.report import language_claims as said
 from resolvent.report.figures import save
-from resolvent.report.language_figures import by_place, frontier, pareto_figure
-from resolvent.report.variants import PAPER, Variant, variants
+from resolvent.studies import render
+from resolvent.studies.language import claims
+from resolvent.studies.language.complexity import regime_of
+from resolvent.studies.language.figures import by_position, frontier, pareto_figure
+from resolvent.studies.language.variants import PAPER, Variant, variants
+from resolvent.studies.page import page
+from resolvent.studies.registry import STUDIES
+from resolvent.studies.results import regenerate
+from resolvent.tasks import Copy, Text
+from resolvent.train import Record, RunConfig, TrainConfig
+from resolvent.train.record import AccuracyEvaluation, Slice, TextEvaluation, write_records
+from tests.small_runs import record_of
 
 CONFIG = ModelConfig(layers=2, dim=32, heads=2)
+TEXT = Text("out/text/words", 64, tokenizer="bytes", sha256="s")
+
+
+def evaluation(perplexity: float, context: int = 64) -> TextEvaluation:
+    """The same everywhere in the first half of the context, and a loss of 2 in the second."""
+    loss, half = math.log(perplexity), context // 2
+    by_position = (Slice(0, half - 1, 9, loss), Slice(half, context - 1, 9, 2.0))
+    return TextEvaluation("validation", context, context, loss, perplexity, 18, by_position, loss / math.log(2))
 
 
 def record(
     structure: Any, perplexity: float, seed: int = 0, rule: Any = "softmax", lengths: dict[int, float] | None = None,
     **model: Any,
-) -> dict[str, Any]:  # fmt: skip
-    """Of a run on 64 tokens; perplexities at other lengths are the same everywhere in the context."""
-    shape = ModelConfig.from_dict(CONFIG.to_dict() | {"pattern": structure, "coefficients": rule} | model)
-    task = {"name": "text", "corpus": "out/text/words", "context": 64, "tokenizer": "bytes", "sha256": "s"}
-    made = {
-        "config": {"model": shape.to_dict(), "task": task, "train": {"seed": seed, "learning_rate": 0.002}},
-        "surroundings": {"torch": "2", "machine": "m", "commit": "c"},
-        "parameters": 25_000,
-        "seconds": 36.0,
-        "tokens": 10_000,
-        "skipped_steps": 0,
-        "evaluation": {"loss": math.log(perplexity), "bits_per_byte": math.log2(perplexity)},
-    }
-    if lengths:
-        made["lengths"] = [
-            {"context": n, "loss": math.log(p), "by_place": [[0, n // 2 - 1, 9, math.log(p)], [n // 2, n - 1, 9, 2.0]]}
-            for n, p in lengths.items()
-        ]
-    return made
+) -> Record:  # fmt: skip
+    """Of a run on 64 tokens, with perplexities at other lengths."""
+    shape = ModelConfig.from_dict(CONFIG.to_dict() | {"pattern": structure, "rule": rule} | model)
+    return record_of(
+        config=RunConfig(shape, TEXT, TrainConfig(seed=seed, learning_rate=0.002)),
+        parameters=25_000,
+        steps=100,
+        tokens=10_000,
+        evaluation=evaluation(perplexity),
+        lengths=tuple(evaluation(p, n) for n, p in (lengths or {}).items()),
+    )
+
+
+def graded(study: str, records: Sequence[Record]) -> dict[str, str]:
+    """Grades by what is compared."""
+    return {each.comparison: each.grade for each in STUDIES[study].report(records).claims.graded}
 
 
 def of(**perplexities: Sequence[float]) -> dict[str, Variant]:
@@ -60,14 +73,15 @@ def of(**perplexities: Sequence[float]) -> dict[str, Variant]:
 @pytest.mark.parametrize(("structure", "rule", "model"), [
     *((spec, "softmax", {}) for spec in rv.PAPER_STRUCTURES),
     ("first-order", "mamba", {}),
+    ("first-order", "mamba1:conv=4,state=2", {}),
     ("dense", "tied", {"kv_heads": 1}),
-    (["local:4", "quadratic+cache"], ["softmax", "whole"], {}),
+    (["local:4", "quadratic+cache"], ["softmax", "joint"], {}),
     ([["dense", "dense", "first-order", "order:3"], "exponential"], "softmax", {"heads": 4}),
 ])  # fmt: skip
 def test_costs_are_those_of_the_model(structure: Any, rule: Any, model: dict[str, Any]) -> None:
     made = record(structure, 5.0, rule=rule, **model)
     [found] = variants([made])
-    whole = LanguageModel.shape_only(ModelConfig.from_dict(made["config"]["model"])).profile(64)
+    whole = LanguageModel.shape_only(made.config.model).profile(64)
     assert found.mixing_madds == pytest.approx(whole.mixing_share * whole.madds_per_token)
     assert found.cache_bytes == whole.cache_bytes
 
@@ -79,19 +93,25 @@ def test_variants_group_and_sort() -> None:
     assert (second.name, second.rule, second.bits) == ("dense · tied", "tied", pytest.approx([math.log2(6)]))
     assert first.milliseconds == pytest.approx(3600)
     mixed = variants([record(["local:2", "dense"], 4.0)])[0]
-    assert (mixed.structure, mixed.kind, mixed.grows) == ("local:2 | dense", "recurrent", ("", ""))
+    assert (mixed.structure, mixed.kind, mixed.growth) == ("local:2 | dense", "recurrent", ("", ""))
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"name": "copy"}, "expected records of runs on text, got one on 'copy'"),
     ({"sha256": "t"}, "different texts.*expected one sha256 in all records, got s, t"),
     ({"context": 32}, "expected one context in all records, got 32, 64"),
     ({}, r"expected each seed of dense once, got \[0, 0\]"),
 ])  # fmt: skip
 def test_what_cannot_be_compared_is_refused(change: dict[str, Any], message: str) -> None:
     other = record("dense", 5.0)
-    other["config"]["task"] |= change
+    other = dataclasses.replace(other, config=dataclasses.replace(other.config, task=TEXT.changed(change)))
     with pytest.raises(ValueError, match=message):
+        variants([record("dense", 4.0), other])
+
+
+def test_records_of_other_tasks_are_refused() -> None:
+    config = RunConfig(CONFIG, Copy(vocab_size=20, length=8), TrainConfig())
+    other = dataclasses.replace(record("dense", 5.0), config=config, evaluation=AccuracyEvaluation(0.5, 0.5, 9))
+    with pytest.raises(ValueError, match="expected records of runs on text, got one on 'copy'"):
         variants([record("dense", 4.0), other])
 
 
@@ -114,7 +134,7 @@ def test_frontier(points: list[tuple[float, float]], kept: list[int]) -> None:
 # Grades
 
 
-@pytest.mark.parametrize(("one", "other", "how", "grade"), [
+@pytest.mark.parametrize(("one", "other", "relation", "grade"), [
     ([5.0, 5.1], [5.2, 5.3], "better", "supported"),
     ([5.2, 5.3], [5.0, 5.1], "better", "contradicted"),
     ([5.0, 5.3], [5.2, 5.4], "better", "open"),
@@ -133,9 +153,9 @@ def test_frontier(points: list[tuple[float, float]], kept: list[int]) -> None:
     ([5.4, 5.3], [5.0, 5.01], "close", "contradicted"),
     ([5.4], [], "close", "not run"),
 ])  # fmt: skip
-def test_compared(one: list[float], other: list[float], how: Any, grade: str) -> None:
+def test_compared(one: list[float], other: list[float], relation: Any, grade: str) -> None:
     found = of(**{name: each for name, each in (("dense", one), ("attention", other)) if each})
-    assert said.Compared("", "dense", "attention", how).grade(found) == grade
+    assert claims.Compared("", "dense", "attention", relation).grade(found) == grade
 
 
 @pytest.mark.parametrize(("middle", "grade"), [
@@ -149,10 +169,10 @@ def test_compared(one: list[float], other: list[float], how: Any, grade: str) ->
 ])  # fmt: skip
 def test_most_of_the_way(middle: list[float], grade: str) -> None:
     found = of(first_order=[6.0, 6.0], quadratic=middle, attention=[5.0, 5.0])
-    assert said.Most("", "quadratic", "attention").grade(found) == grade
-    assert said.Most("", "quadratic", "dense").grade(found) == "not run"
+    assert claims.Most("", "quadratic", "attention").grade(found) == grade
+    assert claims.Most("", "quadratic", "dense").grade(found) == "not run"
     level = of(first_order=[5.0, 5.0], quadratic=middle, attention=[5.0, 5.0])
-    assert said.Most("", "quadratic", "attention").grade(level) == "open"  # there is no way to go
+    assert claims.Most("", "quadratic", "attention").grade(level) == "open"  # there is no way to go
 
 
 @pytest.mark.parametrize(("quadratic", "grade"), [
@@ -161,40 +181,58 @@ def test_most_of_the_way(middle: list[float], grade: str) -> None:
     ([5.8, 5.8], "contradicted"),
 ])  # fmt: skip
 def test_a_curve(quadratic: list[float], grade: str) -> None:
-    curve = said.PARETO[-1]
+    curve = claims.PARETO[-1]
     found = of(first_order=[6, 6], exponential=[5.5, 5.5], exponential_c=[5.9, 5.9], quadratic=quadratic, dense=[5, 5])
-    assert isinstance(curve, said.Curve)
+    assert isinstance(curve, claims.Curve)
     assert curve.grade(found) == grade
     assert curve.grade({name: v for name, v in found.items() if name != "dense"}) == "not run"
 
 
 def test_the_papers_numbers_support_its_ablation() -> None:
-    found = variants([record("first-order", PAPER["first-order"]),
-                      record("first-order", PAPER["first-order · mamba"], rule="mamba")])  # fmt: skip
-    assert [grade for *_, grade in language.grades(language.VIEWS["mamba"], found)] == ["supported"]
-    assert language.grades(language.VIEWS["mamba"], found[:1])[0][2] == "not run"
+    ours, theirs = "softmax:gate=mamba", "mamba1:state=1"
+    records = [record("first-order", PAPER[f"first-order · {rule}"], rule=rule) for rule in (ours, theirs)]
+    claim = f"first-order · {theirs} < first-order · {ours}"
+    assert graded("mamba", records)[claim] == "supported"
+    assert set(graded("mamba", records[:1]).values()) == {"not run"}
 
 
-def test_sharing_and_normalisation_grade_every_structure() -> None:
-    rules = {"softmax": 5.0, "tied": 5.05, "whole": 4.8, "softmax:gate=0.5": 5.2}
+@pytest.mark.parametrize(("rule", "more", "grade"), [
+    ("mamba2:state=1", {}, "supported"),
+    ("mamba2:state=1", {"parameters": 25_250}, "supported"),
+    ("mamba2:state=1", {"parameters": 25_251}, "open"),  # more than 1 %
+    ("mamba1:state=1", {"parameters": 24_000}, "open"),
+])  # fmt: skip
+def test_only_like_for_like_counts(rule: str, more: dict[str, int], grade: str) -> None:
+    records = [record("first-order", 6.0, rule="softmax:gate=mamba"),
+               dataclasses.replace(record("first-order", 5.0, rule=rule), **more)]  # fmt: skip
+    assert graded("mamba", records)[f"first-order · {rule} < first-order · softmax:gate=mamba"] == grade
+    wide = [record("first-order", 6.0), record("first-order", 5.0, rule="mamba2")]  # 16 × the cache
+    assert graded("mamba", wide)["first-order · mamba2 < first-order"] == "open"
+
+
+def test_sharing_and_normalization_grade_every_structure() -> None:
+    rules = {"softmax": 5.0, "tied": 5.05, "joint": 4.8, "softmax:gate=0.5": 5.2}
     records = [record(structure, p + 0.001 * seed, seed, rule)
                for structure in ("dense", "order:8") for rule, p in rules.items() for seed in (0, 1)]  # fmt: skip
     found = variants(records)
-    shared = {what: grade for _, what, grade in language.grades(language.VIEWS["sharing"], found)}
+    shared = graded("sharing", records)
     assert shared["multiply-adds of dense · tied < multiply-adds of dense"] == "supported"
     assert shared["cache of order:8 · tied < cache of order:8"] == "supported"
     assert shared["order:8 · tied ≲ order:8"] == "supported"
     assert len(shared) == 6
-    kept = {what: grade for _, what, grade in language.grades(language.VIEWS["normalisation"], found)}
+    kept = graded("normalization", records)
     assert kept["dense < dense · softmax:gate=0.5"] == "supported"
-    assert kept["order:8 · whole overflows"] == "contradicted"
-    assert kept["dense < dense · whole"] == "contradicted"
-    records[-4]["skipped_steps"] = 1  # of order:8 · whole
-    assert said.Overflows("", "order:8 · whole").grade({v.name: v for v in variants(records)}) == "open"
-    backwards = said.Cheaper("", "dense", "order:8", "cache")
+    assert kept["order:8 · joint overflows"] == "circumvented"
+    assert kept["dense < dense · joint"] == "contradicted"
+    records[-4] = dataclasses.replace(records[-4], skipped_steps=1)  # of order:8 · joint
+    assert claims.Overflows("", "order:8 · joint").grade({v.name: v for v in variants(records)}) == "open"
+    backwards = claims.Cheaper("", "dense", "order:8", "cache")
     assert backwards.grade({v.name: v for v in found}) == "contradicted"
     assert (
-        backwards.grade({}) == said.Overflows("", "dense").grade({}) == said.Keeps("", "dense").grade({}) == "not run"
+        backwards.grade({})
+        == claims.Overflows("", "dense").grade({})
+        == claims.Keeps("", "dense").grade({})
+        == "not run"
     )
 
 
@@ -206,14 +244,14 @@ def test_sharing_and_normalisation_grade_every_structure() -> None:
     ([{64: 5.0}], "not run"),
 ])  # fmt: skip
 def test_keeps(lengths: list[dict[int, float]], grade: str) -> None:
-    found = variants([record("dense", 5.0, seed, lengths=each) for seed, each in enumerate(lengths)])
-    assert language.grades(language.VIEWS["length"], found)[0][1:] == ("dense keeps its perplexity", grade)
+    records = [record("dense", 5.0, seed, lengths=each) for seed, each in enumerate(lengths)]
+    assert graded("length", records) == {"dense keeps its perplexity": grade}
 
 
 # What is written
 
 
-def nine(**options: Any) -> list[dict[str, Any]]:
+def nine(**options: Any) -> list[Record]:
     heights = (4.9, 5.9, 5.7, 5.35, 4.85, 5.1, 5.15, 5.0, 5.08)
     return [record(spec, p * (1 + 0.004 * seed), seed, **options)
             for spec, p in zip(rv.PAPER_STRUCTURES, heights, strict=True) for seed in (0, 1, 2)]  # fmt: skip
@@ -221,44 +259,58 @@ def nine(**options: Any) -> list[dict[str, Any]]:
 
 RECORDS = {
     "pareto": nine(),
-    "mamba": [record("first-order", 6.0), record("first-order", 5.5, rule="mamba")],
+    "mamba": [
+        record("first-order", p, rule=rule)
+        for rule, p in (("softmax", 6.0), ("softmax:gate=mamba", 6.0), ("mamba1:state=1", 5.5), ("mamba2", 5.5))
+    ],
     "sharing": [record("dense", 5.0, s, rule) for rule in ("softmax", "tied") for s in (0, 1)],
-    "normalisation": [record("dense", 5.0, rule=rule) for rule in ("softmax", "softmax:gate=0.5", "whole")],
+    "normalization": [record("dense", 5.0, rule=rule) for rule in ("softmax", "softmax:gate=0.5", "joint")],
     "length": nine(lengths={64: 5.0, 128: 5.1, 512: 5.2}),
 }
 
 
 @pytest.mark.parametrize("study", RECORDS)
-def test_every_view_is_drawn_and_told(study: str, tmp_path: Path) -> None:
-    view, records = language.VIEWS[study], RECORDS[study]
-    found = variants(records)
-    assert save(view.figure(found), tmp_path / "figure.png").stat().st_size > 10_000
-    page = language.page(view, records, "A <title>")
-    assert page.count("data:image/png;base64,") == 1
-    assert "A &lt;title&gt;" in page
-    assert not re.search("https?://", page)
-    language.write_csv(found, tmp_path / "table.csv")
+def test_every_study_is_drawn_and_told(study: str, tmp_path: Path) -> None:
+    records = RECORDS[study]
+    report, found = STUDIES[study].report(records), variants(records)
+    [figure] = report.figures
+    assert save(figure.draw(), tmp_path / "figure.png").stat().st_size > 10_000
+    shown = page(report, "A <title>")
+    assert shown.count("data:image/png;base64,") == 1
+    assert "A &lt;title&gt;" in shown
+    assert not re.search("https?://", shown)
+    render.write_csv(report, tmp_path / "table.csv")
     rows = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
     assert len(rows) == len(found) * (3 if study == "length" else 1)
     assert float(rows[0]["mixing_madds_per_token"]) == found[0].mixing_madds
-    results.write_records(records, tmp_path / f"{study}-quick.jsonl")
+    write_records(records, tmp_path / f"{study}-quick.jsonl")
     mark = f"<!-- records: {study}-quick -->\n"
-    made = results.renewed(f"By hand.\n{mark}old\n<!-- end -->\n", tmp_path)
-    shown = f"![{view.title}](figures/{study}-quick.png)\n\n"
-    assert made == f"By hand.\n{mark}{shown}{language.markdown(view, records)}<!-- end -->\n"
-    for _, what, grade in language.grades(view, found):
-        assert (f"| {what} | {grade} |" in made) == (grade != "not run")
+    made, figures = regenerate(f"By hand.\n{mark}old\n<!-- end -->\n", tmp_path)
+    image = f"![{STUDIES[study].title}](figures/{study}-quick.png)\n\n"
+    assert made == f"By hand.\n{mark}{image}{render.markdown(report)}<!-- end -->\n"
+    assert list(figures) == [f"{study}-quick"]
+    for each in report.claims.graded:
+        assert (f"| {each.comparison} | {each.grade} |" in made) == (each.grade != "not run")
     assert "Scale: 25k parameters, contexts of 64, 10k tokens of words (bytes)" in made
 
 
+def test_nothing_graded_nothing_claimed() -> None:
+    """A table of claims without a row is not published, nor is its rule."""
+    report = STUDIES["pareto"].report([record("attention", 5.0), record("first-order", 6.0)])
+    assert {each.grade for each in report.claims.graded} == {"not run"}
+    for shown in (render.markdown(report), page(report, "")):
+        assert report.claims.rule not in shown
+        assert "grade" not in shown
+
+
 def test_numbers_in_the_table() -> None:
-    text = language.markdown(language.VIEWS["pareto"], RECORDS["pareto"])
+    text = render.markdown(STUDIES["pareto"].report(RECORDS["pareto"]))
     assert re.search(r"^\| first-order \| .* \| 5\.72 ± 0\.02 \| 2\.517 ± 0\.006 \| 31\.28 \|$", text, re.MULTILINE)
     assert "by cache: first-order, local:8" not in text  # dearer and worse
     assert "by multiply-adds: first-order, quadratic+cache, " in text
-    rules = language.markdown(language.VIEWS["mamba"], RECORDS["mamba"])
-    assert re.search(r"^\| first-order \| mamba \| .* \| 30\.64 \| -8\.3% \|$", rules, re.MULTILINE)
-    lengths = language.markdown(language.VIEWS["length"], RECORDS["length"])
+    rules = render.markdown(STUDIES["mamba"].report(RECORDS["mamba"]))
+    assert re.search(r"^\| mamba1:state=1 \| .* \| 30\.64 \| -8\.3% \|$", rules, re.MULTILINE)
+    lengths = render.markdown(STUDIES["length"].report(RECORDS["length"]))
     assert "| structure | 64 | 128 | 512 |" in lengths
 
 
@@ -274,21 +326,21 @@ def test_names_do_not_overlap() -> None:
     assert (grown["exponential"], grown["exponential+cache"]) == ("O(n)", "O(log n)")
 
 
-def test_places_are_middles() -> None:
+def test_positions_are_middles() -> None:
     [found] = variants([record("dense", 5.0, lengths={64: 5.0, 128: 4.0})])
-    assert by_place(found) == [(32.5, pytest.approx([4.0])), (96.5, pytest.approx([math.exp(2)]))]
+    assert by_position(found) == [(32.5, pytest.approx([4.0])), (96.5, pytest.approx([math.exp(2)]))]
 
 
 def test_unknown_records_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"unknown records 'paretto-x'.*Did you mean 'pareto'"):
-        results.renewed("<!-- records: paretto-x -->\n<!-- end -->", tmp_path)
+        regenerate("<!-- records: paretto-x -->\n<!-- end -->", tmp_path)
 
 
 def test_scores_are_on_the_scale_that_is_stated() -> None:
     stated = [math.log(ratio) for ratio in (1.005, 1.02, 1.02, 1.05)]
-    assert dataclasses.astuple(said.PERPLEXITY) == pytest.approx(stated)
-    assert "by more than 0.5%, or 2%" in said.Compared.rule
-    assert "by more than 2%; contradicted if the mean of a is above that of b by more than 5%" in said.Compared.rule
+    assert dataclasses.astuple(claims.PERPLEXITY) == pytest.approx(stated)
+    assert "by more than 0.5%, or 2%" in claims.Compared.rule
+    assert "by more than 2%; contradicted if the mean of a is above that of b by more than 5%" in claims.Compared.rule
 
 
 def test_a_document_shows_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,12 +349,41 @@ def test_a_document_shows_its_figures(tmp_path: Path, monkeypatch: pytest.Monkey
     document, shown = tmp_path / "docs" / "results.md", tmp_path / "docs" / "figures" / "pareto-toy.png"
     document.write_text("# Results\n\n<!-- records: pareto-toy -->\n<!-- end -->\n")
     records = [record("dense", 4.0), record("first-order", 5.0)]
-    results.write_records(records, tmp_path / "docs" / "records" / "pareto-toy.jsonl")
+    write_records(records, tmp_path / "docs" / "records" / "pareto-toy.jsonl")
     run = CliRunner()
     assert run.invoke(app, ["results"], catch_exceptions=False).exit_code == 0
     assert "![perplexity against complexity](figures/pareto-toy.png)" in document.read_text()
     assert shown.read_bytes().startswith(b"\x89PNG")
     assert run.invoke(app, ["results", "--check"], catch_exceptions=False).exit_code == 0
     shown.unlink()
-    with pytest.raises(ValueError, match=r"results.md is not what docs/records give"):
+    with pytest.raises(ValueError, match=r"results.md does not match docs/records"):
         run.invoke(app, ["results", "--check"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(("spec", "kind", "regime"), [
+    ("attention", "attention", "O(n)"),
+    ("local:8", "attention", "O(k)"),
+    ("first-order", "recurrent", "O(1)"),
+    ("order:8", "recurrent", "O(k)"),
+    ("dense", "recurrent", "O(n)"),
+    ("exponential", "recurrent", "O(log n)"),
+    ("exponential+cache", "cache-efficient", "O(log n)"),
+    ("quadratic+cache", "cache-efficient", "O(√n)"),
+    ("fenwick", "cache-efficient", "O(log n)"),
+    ("binomial:8", "cache-efficient", "O(k)"),
+    ("longformer:4,2", "cache-efficient", "O(k)"),
+    ("bigbird:4,2,2", "recurrent", "O(k)"),
+    ("butterfly+attention", "attention", "O(log n)"),
+    ("attention/exponential+cache", "recurrent", "O(n)"),
+    ("local:8/exponential+cache", "cache-efficient", "O(log n)"),
+    ("local:8/first-order", "recurrent", "O(k)"),
+])  # fmt: skip
+def test_kinds_and_regimes_follow_from_facts(spec: str, kind: str, regime: str) -> None:
+    [variant] = variants([record(spec, 20.0)])
+    assert (variant.kind, regime_of(variant)) == (kind, regime)
+
+
+def test_a_table_has_a_short_name_in_reports() -> None:
+    p = rv.explicit(lambda i: {i - 1, i // 2} if i else (), n=64)
+    [variant] = variants([record(p.spelling, 20.0)])
+    assert (variant.structure, variant.kind) == (str(p), "recurrent")

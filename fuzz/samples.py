@@ -1,0 +1,114 @@
+"""Valid files to damage: made by the package once, and kept in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+
+import resolvent as rv
+from resolvent.model import LanguageModel, ModelConfig
+from resolvent.ops import decode_cache
+from resolvent.tasks import Copy
+from resolvent.text import prepare
+from resolvent.train import Progress, RunConfig, TrainConfig, train
+from tests.operator_cases import extend, mixer_inputs
+
+Files = dict[str, bytes]
+CONFIG = RunConfig(
+    ModelConfig(vocab_size=20, layers=2, dim=8, heads=2, pattern=["exponential+cache", "local:3"]),
+    Copy(vocab_size=20, length=4),
+    TrainConfig(steps=6, warmup=1, batch=2, eval_every=3, eval_batches=1, checkpoint_every=2, log_every=1),
+)
+SMALL_TABLE = rv.explicit(lambda i: [i // 2, i - 1] if i else [], n=12)
+SHARDED = dataclasses.replace(CONFIG, train=dataclasses.replace(CONFIG.train, parallel="shard"))
+
+
+class Stopped(Exception):  # noqa: N818  # as a kill would
+    """A run that has gone far enough."""
+
+
+def stop_at(step: int) -> object:
+    def stop(progress: Progress) -> None:
+        if progress.step >= step:
+            raise Stopped
+
+    return stop
+
+
+def _files(folder: Path) -> Files:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def write(files: Files, folder: Path) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+@cache
+def finished_run() -> Files:
+    """A record, metrics, and the model in its folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        train(CONFIG, Path(folder))
+        return _files(Path(folder))
+
+
+@cache
+def interrupted_run(*, sharded: bool) -> Files:
+    """A checkpoint, in one file or as a folder, and metrics."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            train(SHARDED if sharded else CONFIG, Path(folder), stop_at(5))  # type: ignore[arg-type]
+        except Stopped:
+            return _files(Path(folder))
+    raise AssertionError("the run was not stopped.")
+
+
+@cache
+def caches() -> list[bytes]:
+    """Of a layer, with room for some tokens or growing, and of a model with slots and states."""
+    contents = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cache"
+        inputs = mixer_inputs(9, torch.float32, 2, 2, 4, 4)
+        for spec, options in (
+            ("exponential+cache", {}),
+            ("order:3", {"max_tokens": 20}),
+            ("dense", {"normalize": "joint"}),
+            ("exponential/order:3", {}),
+            (SMALL_TABLE, {}),
+        ):
+            cache = decode_cache(spec, 2, 2, 4, 4, **options)
+            extend(inputs, spec, cache, normalize=options.get("normalize", "gate"))
+            cache.save(path)
+            contents.append(path.read_bytes())
+        model = LanguageModel(ModelConfig(vocab_size=9, layers=2, dim=8, heads=2, pattern=["first-order", "quadratic"],
+                                          rule=["mamba:state=2", "low-rank:rank=2"]))  # fmt: skip
+        model.extend(torch.tensor([[1, 2, 3]]))[1].save(path)
+        contents.append(path.read_bytes())
+    return contents
+
+
+@cache
+def corpus() -> Files:
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "source"
+        source.mkdir()
+        for split, text in {"train": "Tom\nJerry\n" * 9, "validation": "é", "test": "end"}.items():
+            (source / f"{split}.txt").write_text(text)
+        prepare(source, Path(folder) / "out", "bytes")
+        return _files(Path(folder) / "out")
+
+
+@cache
+def make_all() -> None:
+    finished_run()
+    interrupted_run(sharded=False)
+    interrupted_run(sharded=True)
+    caches()
+    corpus()

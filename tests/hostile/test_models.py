@@ -1,0 +1,206 @@
+"""Folders of models by a stranger: refused in a line, before a pattern is parsed or a layer is built."""
+
+import hashlib
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from resolvent.model import LanguageModel, ModelConfig
+from resolvent.model.config import MOST_LAYERS, MOST_PATTERNS
+from tests.counting import calls, peak_bytes
+from tests.hostile.files import NOT_JSON, WRONG, leaves, replaced, write_header
+from tests.hostile.limits import check_refused
+from tests.hostile.tables import crammed
+
+SETUP = "from resolvent.model import LanguageModel"
+LOAD = "LanguageModel.load(path)"
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    return LanguageModel(ModelConfig(vocab_size=20, layers=2, dim=8, heads=2)).save(tmp_path / "model")
+
+
+def weights_in(folder: Path) -> Path:
+    return next(folder.glob("*.safetensors"))
+
+
+def content_of(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return content
+
+
+def reconfigure(folder: Path, **settings: object) -> None:
+    content = content_of(folder)
+    content["model"] |= settings
+    (folder / "config.json").write_text(json.dumps(content))
+
+
+def reweigh(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    """Other weights, with their own digest."""
+    save_file(weights, weights_in(folder))
+    content = content_of(folder) | {"sha256": hashlib.sha256(weights_in(folder).read_bytes()).hexdigest()}
+    (folder / "config.json").write_text(json.dumps(content))
+
+
+CLAIMS: list[tuple[dict[str, object], str]] = [
+    ({"layers": 10**5}, "expected 100,000 layers, as its settings say, got weights of 2"),
+    ({"layers": 10**5, "pattern": [f"offsets:1,{k + 2}" for k in range(10**5)]}, "expected 100,000 layers"),
+    ({"pattern": ["dense"] * 900_000}, "expected one pattern for all layers, or 2, one for each; got 900,000"),
+    ({"pattern": ["dense"] * 1_100_000}, "expected JSON of at most"),
+    ({"rule": ["softmax"] * 500_000}, "expected one rule for all layers, or 2"),
+    ({"pattern": [["dense"] * 500_000, "dense"]}, "expected one pattern for all 2 heads, or one for each; got 500,000"),
+    ({"dim": 10**12, "heads": 10**12}, "expected embeddings of dim 1000000000000"),
+    ({"vocab_size": 10**9}, "embedding.weight is"),
+    ({"ff_dim": 10**9}, "mlp_in.weight is"),
+    ({"ff_dim": 10**30}, "expected ff_dim to be an integer ≥ 1 or None, at most 2,147,483,647"),
+    ({"pattern": "stride:" + "k+" * 10**6 + "1"}, "too long"),
+    ({"rule": "mamba:state=1000000000", "pattern": "first-order"}, "does not fit the model|is damaged"),
+    ({"rule": "low-rank:rank=1000000000000000000000"}, "does not fit the model|is damaged"),
+    ({"rule": "x" * 10**6}, "unknown rule 'xxx"),
+    ({"rule": "softmax:" + "a=1," * 10**5}, "expected no options|expected .* got 'a=1"),
+    ({"rule": "softmax:gate=" + "x" * 10**6}, "expected gate to be|expected a gate|got 'xxx"),
+    ({"pattern": "x" * 10**6}, "unknown pattern 'xxx"),
+    ({"rope": 1e999}, "expected rope to be a finite number > 0, or None, got inf"),
+    ({"rope": 10**400}, "expected rope to be a finite number > 0, or None, got 1000"),
+    ({"init_std": 10**400}, "expected init_std to be a finite number"),
+    ({"rope": True}, "expected rope to be a finite number"),
+    ({"init_std": float("nan")}, "expected init_std to be a finite number"),
+    ({"bias": "no"}, "expected bias to be True or False, got 'no'"),
+    ({"pattern": [["dense", ["dense"]], "dense"]}, "expected each pattern by its name"),
+    ({"pattern": crammed(4_000_000, 0)}, "at most 4,194,304 reads of 262,144 tokens"),
+    ({"pattern": [[crammed(3_000, 1_300), crammed(3_001, 1_300)], [crammed(3_002, 1_300), "dense"]]},
+     "the tables of reads are too large for one file"),
+]  # fmt: skip
+
+
+def test_claims_cost_nothing(saved: Path, tmp_path: Path) -> None:
+    cases = []
+    for number, (settings, message) in enumerate(CLAIMS):
+        folder = shutil.copytree(saved, tmp_path / f"claim{number}")
+        reconfigure(folder, **settings)
+        cases.append((folder, message))
+    check_refused(SETUP, LOAD, cases)
+
+
+def test_a_window_longer_than_any_text_is_not_listed(saved: Path) -> None:
+    reconfigure(saved, pattern="order:1000000000000")
+    assert peak_bytes(lambda: LanguageModel.load(saved)) < 1 << 28  # mostly what torch imports at first
+
+
+def test_no_layer_is_built_for_a_claim(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reconfigure(saved, layers=MOST_LAYERS)
+    monkeypatch.setattr("resolvent.model.language_model.Block", None)
+    monkeypatch.setattr("resolvent.model.config.as_pattern", None)
+    with pytest.raises(ValueError, match="expected 10,000 layers"):
+        LanguageModel.load(saved)
+
+
+def test_equal_layers_are_looked_at_once() -> None:
+    many = calls(lambda: ModelConfig(layers=MOST_LAYERS))
+    few = calls(lambda: ModelConfig(layers=1))
+    assert many < few + 20 * MOST_LAYERS
+    with pytest.raises(ValueError, match=f"layers to be an integer ≥ 1, at most {MOST_LAYERS:,}"):
+        ModelConfig(layers=MOST_LAYERS + 1)
+    different = [[f"offsets:1,{2 + layer * 64 + head}" for head in range(64)] for layer in range(200)]
+    with pytest.raises(ValueError, match=f"at most {MOST_PATTERNS:,} different patterns"):
+        ModelConfig(layers=200, dim=64, heads=64, pattern=different)
+
+
+def test_any_text_for_a_config(saved: Path, tmp_path: Path) -> None:
+    cases = []
+    for number, text in enumerate(NOT_JSON):
+        folder = shutil.copytree(saved, tmp_path / f"text{number}")
+        (folder / "config.json").write_text(text)
+        cases.append((folder, "config.json is damaged"))
+    check_refused(SETUP, LOAD, cases)
+
+
+def test_every_value_has_a_type(saved: Path) -> None:
+    """A wrong value anywhere is refused, or means something: null where there is a default, another rope."""
+    content = content_of(saved)
+    taken = []
+    for path in leaves(content):
+        for wrong in WRONG:
+            (saved / "config.json").write_text(json.dumps(replaced(content, path, wrong)))
+            try:
+                LanguageModel.load(saved)
+            except (ValueError, FileNotFoundError) as error:
+                assert len(str(error)) < 1000  # noqa: PT017
+            else:
+                taken.append((*path, repr(wrong)))
+    assert set(taken) == {
+        ("model", "ff_dim", "None"), ("model", "kv_heads", "None"), ("model", "rope", "None"), ("model", "rope", "0.5"),
+        ("model", "rope", str(10**30)), ("model", "init_std", "None"), ("model", "init_std", "0.5"),
+        ("model", "bias", "True"), ("model", "init_std", str(10**30)),
+    }  # fmt: skip
+
+
+def many_tensors(count: int) -> dict[str, object]:
+    return {f"t{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(count)}
+
+
+HEADERS: list[tuple[Callable[[Path], None], str]] = [
+    (lambda path: write_header(path, b"{}", length=2**63), "expected a header of 9,223,372,036,854,775,808 bytes"),
+    (lambda path: write_header(path, b" " * (17 << 20)), "expected a header of at most 16,777,216 bytes"),
+    (lambda path: write_header(path, b'{"a":' * 10**5 + b"1" + b"}" * 10**5), "nested at most"),
+    (lambda path: write_header(path, {"a": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}),
+     "expected 4,000,000,000,000 bytes of tensors, as its header says, got 0"),
+    (lambda path: write_header(path, {"a": {"dtype": "F32", "shape": [10**30], "data_offsets": [0, 0]}}), "a dtype of"),
+    (lambda path: write_header(path, {"a": {"dtype": "F32", "shape": "x", "data_offsets": [0, 0]}}), "a dtype of"),
+    (lambda path: write_header(path, {"a": {"dtype": "X", "shape": [], "data_offsets": [0, 0]}}), "a dtype of"),
+    (lambda path: write_header(path, {"a": None}), "expected a dtype of"),
+    (lambda path: write_header(path, {"__metadata__": {"a": 1}}), "to be text"),
+    (lambda path: write_header(path, {}), "expected all of one dtype.*got no tensors"),
+    (lambda path: write_header(path, many_tensors(200_000)), "at most 1,000,000 values"),
+    (lambda path: write_header(path, many_tensors(100_000)), "at most 65,536 tensors, got 100,000"),
+    (lambda path: write_header(path, many_tensors(60_000)), "expected 2 layers"),
+    (lambda path: path.write_bytes(b""), "a file of 0"),
+    (lambda path: path.write_bytes(struct.pack("<Q", 5)), "a file of 8"),
+]  # fmt: skip
+
+
+def test_headers_of_weights(saved: Path, tmp_path: Path) -> None:
+    cases = []
+    for number, (damage, message) in enumerate(HEADERS):
+        folder = shutil.copytree(saved, tmp_path / f"header{number}")
+        damage(weights_in(folder))
+        cases.append((folder, message))
+    check_refused(SETUP, LOAD, cases)
+
+
+def test_weights_have_one_dtype(saved: Path, tmp_path: Path) -> None:
+    weights = load_file(weights_in(saved))
+    reweigh(saved, weights | {"norm.weight": weights["norm.weight"].bfloat16()})
+    with pytest.raises(
+        ValueError, match=r"expected all of one dtype, .* got bfloat16: norm.weight; float32: |float32.*bfloat16: norm"
+    ):
+        LanguageModel.load(saved)
+    reweigh(saved, {name: t.bfloat16() for name, t in weights.items()})
+    with pytest.raises(ValueError, match=r"has weights of bfloat16, expected 'float32', as in config.json"):
+        LanguageModel.load(saved)
+    reweigh(saved, {name: t.long() for name, t in weights.items()})
+    with pytest.raises(ValueError, match="expected all of one dtype"):
+        LanguageModel.load(saved)
+    half = LanguageModel(ModelConfig(vocab_size=20, layers=1, dim=8, heads=2)).bfloat16()
+    assert LanguageModel.load(half.save(tmp_path / "half")).norm.weight.dtype == torch.bfloat16
+    half.norm.float()
+    with pytest.raises(ValueError, match="these weights cannot be a model's weights: expected all of one dtype"):
+        half.save(tmp_path / "mixed")
+    assert not (tmp_path / "mixed").exists()
+
+
+def test_configs_without_a_dtype_load(saved: Path) -> None:
+    """Release 0.1.0 wrote none."""
+    content = content_of(saved)
+    del content["dtype"]
+    (saved / "config.json").write_text(json.dumps(content))
+    assert LanguageModel.load(saved).config.layers == 2
