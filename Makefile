@@ -4,7 +4,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup demo test check slow clean
+# Of `make fuzz`: how long, from which seed, and, for the same work everywhere, how many cases of each fuzzer instead.
+SECONDS ?= 60
+SEED    ?= 0
+CASES   ?=
+
+.PHONY: help setup demo test check slow fuzz clean
 
 help: ## say what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -27,6 +32,9 @@ test: $(STAMP) ## run the tests
 
 slow: $(STAMP) ## run the slow studies too
 	$(BIN)/python -m pytest -n 2 -m slow
+
+fuzz: $(STAMP) ## random cases against oracles: make fuzz SECONDS=600 SEED=7
+	$(BIN)/python -m fuzz --seed $(SEED) $(if $(CASES),--cases $(CASES),--seconds $(SECONDS))
 
 check: $(STAMP) ## lint, formatting and types
 	$(BIN)/ruff check .
