@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -180,7 +181,7 @@ class _Sweep:
         shape = [p.offsets, p.table, p.widths, *((p.within, p.last_reader) if back else ()), p.cuts, rows.known]
         shape += [p.widest, self.d, self.dk, span(self.d, self.x), span(self.dk, self.x)]
         shape += [self.scale, rows.pattern.direct == "all", rows.pattern.recurrent, self.block, self.group]
-        in_threads(lambda first, last: kernel(*arrays, *shape, *scratch(), first, last), self.heads, rows.cuts)
+        in_threads(partial(kernel, *arrays, *shape), self.heads, rows.cuts, scratch)
 
     def forward_scratch(self) -> list[Array]:
         area = self.block * (-(-(self.plan.widest + 1) // UNIT) * UNIT)

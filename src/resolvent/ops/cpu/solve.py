@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -85,4 +86,4 @@ def _over_heads(kernel: Callable[..., None], tensors: list[Tensor], rows: Rows) 
     arrays = [as_array(t) for t in tensors]
     settings = [p.offsets, p.table, p.widths, p.cuts, rows.known, x.shape[-1], alpha.shape[-1], beta.shape[-1]]
     settings += [rows.pattern.direct == "all", rows.pattern.recurrent]
-    in_threads(lambda first, last: kernel(*arrays, *settings, first, last), x.shape[0] * x.shape[1], rows.cuts)
+    in_threads(partial(kernel, *arrays, *settings), x.shape[0] * x.shape[1], rows.cuts)

@@ -1,36 +1,73 @@
-"""Jobs of kernels divided among threads."""
+"""Jobs of kernels divided among threads: torch's own team, or a pool where that cannot be had (`openmp.py`)."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 
+from resolvent.ops.cpu.openmp import run_on_team
 
-def in_threads(work: Callable[[int, int], None], heads: int, cuts: tuple[int, ...]) -> None:
-    """Run work(first, last) over all jobs, heads × sequences, in as many threads as torch would use."""
-    lengths = np.diff(cuts)
-    jobs = heads * len(lengths)
+_ROUNDS = 2  # a thread takes so many chunks before jobs are handed out one by one
+
+
+def no_scratch() -> tuple[()]:
+    return ()
+
+
+def in_threads(
+    work: Callable[..., None], heads: int, cuts: tuple[int, ...], scratch: Callable[[], Sequence[Any]] = no_scratch
+) -> None:
+    """Run work(*scratch, first, last) over all jobs, heads × sequences, in as many threads as torch would use.
+
+    Threads take chunks of jobs in turns, so that none waits long for the last; each has scratch of its own.
+    """
+    jobs = heads * (len(cuts) - 1)
     threads = min(torch.get_num_threads(), jobs)
     if threads <= 1:
         if jobs:
-            work(0, jobs)
+            work(*scratch(), 0, jobs)
         return
-    if len(lengths) == 1:
-        edges = [jobs * thread // threads for thread in range(threads + 1)]
-    else:  # as equal in rows as undivided sequences allow
-        done = np.concatenate([[0], np.cumsum(np.tile(lengths, heads))])
-        edges = np.searchsorted(done, done[-1] * np.arange(threads + 1) / threads).tolist()
-        edges[-1] = jobs
+    chunks = deque(pairwise(_edges(heads, cuts, threads)))
+
+    def take() -> None:
+        own: Sequence[Any] | None = None
+        while True:
+            try:
+                first, last = chunks.popleft()
+            except IndexError:
+                return
+            own = scratch() if own is None else own
+            work(*own, first, last)
+
+    if not run_on_team(take, torch.get_num_threads()):
+        _run_in_pool(take, threads)
+
+
+def _edges(heads: int, cuts: tuple[int, ...], threads: int) -> Iterator[int]:
+    """Where chunks of jobs begin, and the end: each has a share of the rows that are left, so the last are small."""
+    lengths = np.diff(cuts)
+    done = np.concatenate([[0], np.cumsum(np.tile(lengths, heads))])  # rows before each job
+    first, jobs = 0, heads * len(lengths)
+    yield first
+    while first < jobs:
+        share = done[first] + (done[-1] - done[first]) / (_ROUNDS * threads)
+        first = max(first + 1, int(np.searchsorted(done, share, side="right")) - 1)
+        yield first
+
+
+def _run_in_pool(take: Callable[[], None], threads: int) -> None:
     pool = _pool(os.getpid(), torch.get_num_threads())
-    others = [pool.submit(work, first, last) for first, last in pairwise(edges[1:])]
+    others = [pool.submit(take) for _ in range(threads - 1)]
     try:
-        work(edges[0], edges[1])  # this thread would only wait
+        take()  # this thread would only wait
     finally:
         for other in others:
             other.result()

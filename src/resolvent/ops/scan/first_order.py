@@ -6,6 +6,7 @@ On a CPU a Numba kernel; elsewhere, and while tracing, plain torch in log2(n) do
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -133,4 +134,4 @@ def _over_sequences(kernel: Callable[..., None], tensors: list[Tensor | None], x
     if x.numel() < _WORTH_THREADS:
         kernel(*arrays, n, c, 0, batch)
     else:
-        in_threads(lambda first, last: kernel(*arrays, n, c, first, last), batch, (0, n))
+        in_threads(partial(kernel, *arrays, n, c), batch, (0, n))
