@@ -168,9 +168,9 @@ class _Sweep:
         self.scale = scalar(x, scale)
         # Wide rows and long sequences gain from large blocks, in which the windows of far strides overlap.
         if self.plan.widest <= UNIT:
-            self.block = 64 if rows.longest <= 8192 else 512
+            self.block = 128 if rows.longest <= 8192 else 512
         else:
-            self.block = 256 if self.plan.widest <= 96 else 1024
+            self.block = 512 if self.plan.widest <= 96 else 2048
         self.group = UNIT
         self.block = min(self.block, -(-max(rows.longest, 1) // UNIT) * UNIT)
 
@@ -202,7 +202,7 @@ class _Sweep:
         return self._empty(*[row] * 4, 1, 1, self.rows.longest * self.d)
 
     def _empty(self, *sizes: int) -> list[Array]:
-        return [self.x.new_empty(size).numpy() for size in sizes]
+        return [np.empty(size, dtype=self.scale.dtype) for size in sizes]
 
 
 def _zeros(t: Tensor) -> Tensor:
