@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from resolvent.ops.autograd import Context
 
 Array = npt.NDArray[np.generic]
+_LARGEST_AREA = 1 << 21  # weights of a block's rows that are kept at once, where rows are very wide
 
 
 def mix(inputs: Inputs, rows: Rows, scale: float, y_known: Tensor | None = None) -> Tensor:
@@ -172,13 +173,15 @@ class _Sweep:
         else:
             self.block = 512 if self.plan.widest <= 96 else 2048
         self.group = UNIT
-        self.block = min(self.block, -(-max(rows.longest, 1) // UNIT) * UNIT)
+        most = _LARGEST_AREA // (self.plan.widest + 1) // UNIT * UNIT
+        self.block = max(min(self.block, -(-rows.longest // UNIT) * UNIT, most), UNIT)
 
     def run(self, kernel: Callable[..., None], tensors: list[Tensor], scratch: Callable[[], list[Array]]) -> None:
         p, rows = self.plan, self.rows
         arrays = [as_array(t) for t in tensors]
         back = kernel is backward_kernel.backward
-        shape = [p.offsets, p.table, p.widths, *((p.within, p.last_reader) if back else ()), p.cuts, rows.known]
+        shape = [p.offsets, p.table, p.starts, p.widths, *((p.within, p.last_reader) if back else ())]
+        shape += [p.cuts, rows.known]
         shape += [p.widest, self.d, self.dk, span(self.d, self.x), span(self.dk, self.x)]
         shape += [self.scale, rows.pattern.direct == "all", rows.pattern.recurrent, self.block, self.group]
         in_threads(partial(kernel, *arrays, *shape), self.heads, rows.cuts, scratch)
