@@ -55,11 +55,20 @@ class DecodeReport:
     def record(self) -> BenchRecord:
         """The same as a record on disk, with the limits of the machine, which are measured now."""
         measurements = [
-            Measurement(step.case, step.case == "sdpa", ONE_TOKEN, position.n, step.us / 1e6, step.range_us[0] / 1e6,
-                        step.range_us[1] / 1e6, cache_bytes=step.cache_bytes)
+            Measurement(
+                case=step.case,
+                peer=step.case == "sdpa",
+                workload=ONE_TOKEN,
+                n=position.n,
+                tokens=self.batch,
+                seconds=step.us / 1e6,
+                least=step.range_us[0] / 1e6,
+                most=step.range_us[1] / 1e6,
+                cache_bytes=step.cache_bytes,
+            )
             for position in self.positions
             for step in position.steps
-        ]  # fmt: skip
+        ]
         shape = f"batch {self.batch}, {self.heads} heads of {self.head_dim}, {self.dtype}"
         return BenchRecord.new("decode", shape, self.rounds, self.threads, measure_machine(), measurements)
 

@@ -15,7 +15,7 @@ from resolvent.bench.decode import fill_randomly
 from resolvent.bench.gpt2 import NAME, Gpt2
 from resolvent.bench.machine import measure_machine
 from resolvent.bench.measure import in_turns
-from resolvent.bench.peers import UnavailableError, require_bytes
+from resolvent.bench.peers import memory_limit
 from resolvent.bench.record import CALL, BenchRecord, Machine, Measurement, Missing
 from resolvent.errors import SettingError, is_integer
 from resolvent.model import LanguageModel, preset
@@ -183,20 +183,17 @@ def _that_fit(
     models: Sequence[GeneratingModel], workload: Workload, n: int, most: int
 ) -> tuple[list[GeneratingModel], list[Missing]]:
     """Those whose caches fit into memory together."""
-    fitting, missing, held = list[GeneratingModel](), list[Missing](), 0
+    fitting, missing, held, limit = list[GeneratingModel](), list[Missing](), 0, memory_limit()
     for model in models:
         needed = model.cache_bytes(workload.batch, most)
-        try:
-            require_bytes(held + needed, "its cache and those before it")
-        except UnavailableError as error:
-            missing.append(Missing(f"{model.name}, {workload.name} after {n:,}", str(error)))
-            continue
-        fitting.append(model)
-        held += needed
+        if held + needed > limit:
+            reason = f"{workload.name} after {n:,}: caches would take more than {limit / 2**30:.1f} GiB together"
+            missing.append(Missing(model.name, reason))
+        else:
+            fitting.append(model)
+            held += needed
     if not fitting:
-        raise SettingError(
-            f"no cache for {workload.name} after {n:,} tokens fits into memory: choose a shorter one."
-        )
+        raise SettingError(f"no cache for {workload.name} after {n:,} tokens fits into memory: choose a shorter one.")
     return fitting, missing
 
 
@@ -216,8 +213,16 @@ def _run(model: GeneratingModel, workload: Workload, n: int, tokens: int, most: 
 def _measurement(
     model: GeneratingModel, times: Sequence[float], workload: Workload, n: int, most: int, limits: Machine
 ) -> Measurement:
-    measured = Measurement.of(times, model.name, workload.name, n, peer=model.peer, parameters=model.parameters,
-                              cache_bytes=model.cache_bytes(workload.batch, most))  # fmt: skip
+    measured = Measurement.of(
+        times,
+        model.name,
+        workload.name,
+        n,
+        workload.batch,
+        peer=model.peer,
+        parameters=model.parameters,
+        cache_bytes=model.cache_bytes(workload.batch, most),
+    )
     if 4 * model.parameters < _OUT_OF_CACHE or workload.name == CALL:
         return measured
     least = model.loaded_bytes(workload.batch, n) / (1e9 * limits.dram_gbs)

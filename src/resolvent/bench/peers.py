@@ -206,10 +206,15 @@ def _random_reads(stage: Stage, n: int) -> Any:
 
 def require_bytes(needed: int, what: str) -> None:
     """Refuse before the machine runs out of memory, which nobody can catch."""
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else math.inf
-    limit = min(_LARGEST_BYTES, physical / 2)
+    limit = memory_limit()
     if needed > limit:
         raise UnavailableError(f"{what} would take {needed / 2**30:.1f} GiB, more than {limit / 2**30:.1f}")
+
+
+def memory_limit() -> float:
+    """Bytes that a benchmark may ask for."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else math.inf
+    return min(_LARGEST_BYTES, physical / 2)
 
 
 def _first_line(error: Exception) -> str:

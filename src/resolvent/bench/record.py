@@ -40,7 +40,8 @@ _Made = TypeVar("_Made", bound="DataclassInstance")
 
 FORMAT, VERSION = "resolvent-bench", 1
 WAIT_POLICY = "OMP_WAIT_POLICY"  # the environment variable; OpenMP reads it when torch is imported
-PLAIN = "plain"  # where it is not set: what a script gets that does nothing about it
+PASSIVE = "passive"  # threads that wait sleep
+PLAIN = "plain"  # the variable is not set: what a script gets that does nothing about it
 OPTIONAL_PACKAGES = ("transformers", "scipy")
 # Those that kernels are compiled for, or torch chooses by; LLVM's names.
 _FEATURES = ("sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512bf16", "avx512fp16",
@@ -127,6 +128,7 @@ class Measurement:
     case        a pattern, or a peer by its name; `peer` says which
     workload    what was timed, such as "forward", "one token" or "batch 8, ragged"
     n           tokens of a sequence, or those that a cache holds before the first one timed
+    tokens      that are mixed, trained on or generated in this time
     share       of the bound: the time that the machine would need at least, over the time it took
     Null where it was not measured, or does not apply.
     """
@@ -135,11 +137,12 @@ class Measurement:
     peer: bool
     workload: str
     n: Positive
+    tokens: Positive
     seconds: Amount
     least: Amount
     most: Amount
     share: Amount | None = None
-    parameters: Count | None = None
+    parameters: Positive | None = None
     cache_bytes: Count | None = None
     peak_bytes: Count | None = None
 
@@ -150,10 +153,15 @@ class Measurement:
             raise SettingError(f"expected least, seconds and most > 0 in this order, got {times}.")
 
     @classmethod
-    def of(cls, times: Sequence[float], case: str, workload: str, n: int, *, peer: bool = False, **counts: float | None
-    ) -> Measurement:  # fmt: skip
+    def of(
+        cls, times: Sequence[float], case: str, workload: str, n: int, tokens: int, **others: float | None
+    ) -> Measurement:
+        """From the times of all rounds; `others` are the other fields."""
         make: Callable[..., Measurement] = cls
-        return make(case, peer, workload, n, median(times), min(times), max(times), **counts)
+        times_of_case = {"seconds": median(times), "least": min(times), "most": max(times)}
+        return make(
+            **{"case": case, "peer": False, "workload": workload, "n": n, "tokens": tokens, **times_of_case, **others}
+        )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Measurement:

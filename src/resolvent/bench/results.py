@@ -106,26 +106,32 @@ class Report:
     def record(self) -> BenchRecord:
         """The same as a record on disk."""
         measurements = [
-            _measurement(timing, which, passed, length.n, self._x_bytes(length.n))
+            self._measurement(timing, which, passed, length.n)
             for length in self.lengths
             for which in PASSES
             for timing in length.timings
             if (passed := timing.of(which)) is not None
         ]
-        missing = [replace(case, case=f"{case.case}, n = {length.n:,}") for length in self.lengths
+        missing = [replace(case, reason=f"{length.n:,} tokens: {case.reason}") for length in self.lengths
                    for case in length.missing]  # fmt: skip
         shape = f"batch {self.batch}, {self.heads} heads of {self.head_dim}, {self.dtype}"
         return BenchRecord.new("operator", shape, self.rounds, self.threads, self.machine, measurements, missing)
 
-    def _x_bytes(self, n: int) -> int:
-        return 4 * self.batch * self.heads * self.head_dim * n
-
-
-def _measurement(timing: Timing, which: Pass, passed: PassTiming, n: int, x_bytes: int) -> Measurement:
-    least, most = passed.range_ms
-    held = None if timing.memory is None or which == "forward" else round(timing.memory * x_bytes)
-    return Measurement(timing.case, timing.peer is not None, PASSES[which], n, passed.ms / 1e3, least / 1e3, most / 1e3,
-                       share=passed.share, peak_bytes=held)  # fmt: skip
+    def _measurement(self, timing: Timing, which: Pass, passed: PassTiming, n: int) -> Measurement:
+        least, most = passed.range_ms
+        x_bytes = 4 * self.batch * self.heads * self.head_dim * n
+        return Measurement(
+            case=timing.case,
+            peer=timing.peer is not None,
+            workload=PASSES[which],
+            n=n,
+            tokens=self.batch * n,
+            seconds=passed.ms / 1e3,
+            least=least / 1e3,
+            most=most / 1e3,
+            share=passed.share,
+            peak_bytes=None if timing.memory is None or which == "forward" else round(timing.memory * x_bytes),
+        )
 
 
 def timing(case: Case, own: Seconds, yardstick: Seconds | None, machine: Machine, memory: float | None) -> Timing:

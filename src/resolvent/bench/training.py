@@ -94,8 +94,16 @@ def bench_training(
         taken = in_turns(runs, rounds, after_each)
         for trainee in fitting[n]:
             least = _least_seconds(trainee, batch, n, limits)
-            one = Measurement.of(taken[trainee.name], trainee.name, f"batch {batch}", n, peer=trainee.peer,
-                                 parameters=trainee.parameters, peak_bytes=held[trainee.name, n])  # fmt: skip
+            one = Measurement.of(
+                taken[trainee.name],
+                trainee.name,
+                f"batch {batch}",
+                n,
+                batch * n,
+                peer=trainee.peer,
+                parameters=trainee.parameters,
+                peak_bytes=held[trainee.name, n],
+            )
             measured.append(replace(one, share=least / one.seconds))
     return BenchRecord.new("training", name, rounds, torch.get_num_threads(), limits, measured, missing)
 
@@ -131,7 +139,7 @@ def _that_fit(
         try:
             require_bytes(4 * batch * n * numbers, "a training step")
         except UnavailableError as error:
-            missing.append(Missing(f"{trainee.name}, n = {n:,}", str(error)))
+            missing.append(Missing(trainee.name, f"on {n:,} tokens: {error}"))
         else:
             fitting.append(trainee)
     if not fitting:
