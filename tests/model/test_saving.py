@@ -53,6 +53,30 @@ def test_models_of_version_1_load(saved: Path) -> None:
     assert version1.config({"coefficients": "tied:gate=0.5"}) == {"rule": "tied:gate=0.5,blend=free"}
 
 
+def test_scores_without_effect_are_left_out_of_models_of_version_1(tmp_path: Path) -> None:
+    """An A of low rank had scores of B, too, where B reads a single token: a softmax over one is 1."""
+    config = ModelConfig(vocab_size=50, layers=1, dim=32, heads=4, pattern="order:1", rule="low-rank:rank=8")
+    model, tokens = LanguageModel(config), torch.arange(20)[None]
+    saved = model.save(tmp_path / "model")
+    path, scores = weights_in(saved), "blocks.0.mixer.coefficients.scores"
+    weights = {version1.tensor_name(name): t for name, t in load_file(path).items()}
+    assert f"{scores}.weight" not in weights
+    content = json.loads((saved / "config.json").read_text())
+    content["model"]["coefficients"] = content["model"].pop("rule")
+
+    def write(extra: dict[str, torch.Tensor]) -> None:
+        save_file(weights | extra, path)
+        (saved / "config.json").write_text(
+            json.dumps(content | {"version": 1, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
+        )
+
+    write({f"{scores}.weight": torch.randn(64, 32), f"{scores}.bias": torch.randn(64)})
+    assert torch.equal(LanguageModel.load(saved)(tokens), model(tokens))
+    write({f"{scores}.other": torch.randn(64)})
+    with pytest.raises(ValueError, match="does not fit the model"):
+        LanguageModel.load(saved)
+
+
 def test_pairs_and_tables_are_saved_with_the_model(tmp_path: Path) -> None:
     """By content: the file needs nothing but itself. One pattern for all layers, one for each, one for each head."""
     small = {"vocab_size": 50, "layers": 2, "dim": 32, "heads": 4}

@@ -1,7 +1,9 @@
 """Memory is reused only when nobody can see it any more."""
 
 import gc
+import os
 
+import pytest
 import torch
 
 from resolvent.ops.cpu import memory
@@ -49,15 +51,21 @@ def test_results_outlive_later_calls() -> None:
     assert all(torch.equal(g, c) for g, c in zip(again, copies, strict=True))
 
 
-def test_no_more_is_kept_than_promised() -> None:
+def test_no_more_is_kept_than_promised(monkeypatch: pytest.MonkeyPatch) -> None:
     memory.release()
-    tensors = [memory.empty_like(torch.empty(1 << 22)) for _ in range(20)]  # 16 MiB each
-    del tensors
-    gc.collect()
-    held = sum(size * len(blocks) for size, blocks in memory._free.items())
-    assert 0 < held <= memory._MOST
+    monkeypatch.setattr(memory, "kept_at_most", lambda: 20 << 20)
+    for megabytes in (8, 4, 2, 8):
+        tensors = [memory.empty_like(torch.empty(megabytes << 18)) for _ in range(2)]
+        del tensors
+        gc.collect()
+    assert {size >> 20: len(blocks) for size, blocks in memory._free.items()} == {2: 2, 8: 2}  # the sizes used last
     memory.release()
     assert not memory._free
+
+
+def test_an_eighth_of_the_memory_is_kept_at_most() -> None:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert memory.kept_at_most() <= max(pages // 8, 384 << 20)
 
 
 def test_zeros_are_zero_however_large() -> None:

@@ -1,13 +1,16 @@
 """Rows of tensors are the right tokens: packed, and going on from known rows."""
 
+import sys
 from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
 import resolvent as rv
+from resolvent.ops.cpu.plan import kernel_plan
 from resolvent.ops.rows import rows_of
-from tests.operator_cases import PATTERNS, Spec
+from tests.operator_cases import PATTERNS, Spec, mix, mixer_inputs
 
 EVERY = pytest.mark.parametrize("spec", [*PATTERNS, "offsets:2,5+cache"])
 
@@ -51,3 +54,30 @@ def test_packed_sequences_stay_apart(spec: Spec) -> None:
             part = table[first:last]
             np.testing.assert_array_equal(np.where(part >= 0, part - first, -1)[:, : alone.shape[1]], alone)
             assert (part[:, alone.shape[1] :] < 0).all()
+
+
+def now_and_then_everything(i: int) -> range | list[int]:
+    return range(i) if i % 100 == 99 else [i - 1] if i else []
+
+
+def test_lists_are_as_long_as_there_are_reads() -> None:
+    """However wide single rows are."""
+    p = rv.explicit(now_and_then_everything)
+    plan = kernel_plan(rows_of(p.stages[0], (0, 1000)))
+    assert plan.widest == 999
+    assert len(plan.table) == sum(len(p.sources(i)) for i in range(1000)) < 7000
+    for i in (0, 1, 99, 100, 999):
+        listed = plan.table[plan.starts[i] : plan.starts[i] + plan.widths[i]]
+        np.testing.assert_array_equal(listed, p.sources(i)[::-1])
+
+
+def test_very_wide_rows_are_computed_in_smaller_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["resolvent.ops.cpu.mix"], "_LARGEST_AREA", 1000)
+    p = rv.explicit(now_and_then_everything)
+    inputs = {name: t.requires_grad_() for name, t in mixer_inputs(230, torch.float64, 1, 2, 8, 8).items()}
+    results = []
+    for backend in ("cpu", "reference"):
+        y = mix(inputs, p, backend=backend)
+        results.append([y, *torch.autograd.grad(y, list(inputs.values()), torch.ones_like(y))])
+    for fast, expected in zip(*results, strict=True):
+        torch.testing.assert_close(fast, expected)

@@ -75,6 +75,8 @@ class SavedModel:
     def read_weights(self, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights, of the names and shapes that are expected. Everything is checked before anything is used."""
         path, stored = self.file.path, self.file.tensors
+        if self.version == 1:
+            stored = {name: t for name, t in stored.items() if not version1.is_unused(name, expected)}
         names = {version1.tensor_name(name) if self.version == 1 else name: name for name in expected}
         dtype = next(iter(stored.values())).dtype
         if wrong := differences(
@@ -88,7 +90,7 @@ class SavedModel:
             weights = load_file(path, device="cpu")
         except safetensors.SafetensorError as error:  # tensors that overlap
             raise ValueError(f"{path} is damaged ({error}): {_ADVICE}") from None
-        return {names[name]: t for name, t in weights.items()}
+        return {names[name]: weights[name] for name in stored}
 
 
 def read(folder: Path) -> SavedModel:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from resolvent.rules import ALIASES, RENAMED
 
@@ -22,6 +22,12 @@ def tensor_name(name: str) -> str:
     for new, previous in _TENSORS.items():
         name = name.replace(new, previous)
     return name
+
+
+def is_unused(name: str, expected: Container[str]) -> bool:
+    """Whether a tensor had no effect, and is gone: scores of B, beside an A of low rank, where B reads one token."""
+    layer, _, rest = name.rpartition(".scores.")
+    return rest in ("weight", "bias") and f"{layer}.features.weight" in expected and name not in expected
 
 
 def _rule(spec: object) -> object:

@@ -79,6 +79,15 @@ class Rows:
         return last
 
     @cached_property
+    def listed(self) -> tuple[Table, Integers]:
+        """What the new rows of the longest sequence read, one row after another, nearest first; and how many each."""
+        if self.general:
+            rows = [np.empty(0, dtype=np.int64), *self._listed]
+            return np.concatenate(rows).astype(np.int32), np.array([len(row) for row in self._listed], dtype=np.int64)
+        read = self.local_table >= 0
+        return self.local_table[read], read.sum(1)
+
+    @cached_property
     def local_table(self) -> Table:
         """(new rows of the longest sequence, width) rows that each reads, nearest first, -1 beyond.
 

@@ -1,17 +1,19 @@
 """Memory that is not given back at once, and memory in large pages.
 
 The allocator that torch uses on a CPU returns every large block to the system when it is freed, so that each call
-begins with untouched pages: measured, a third to a half of a backward sweep (docs/log.md). So results of moderate
-size are kept for reuse when their tensors die, up to `_MOST` bytes in all; `release()` lets go of them.
+begins with untouched pages: measured, a third to a half of a backward sweep (docs/log.md). So results are kept for
+reuse when their tensors die, up to an eighth of the machine's memory; `release()` lets go of them.
 """
 
 from __future__ import annotations
 
 import math
 import mmap
+import os
 import sys
 import weakref
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +21,8 @@ import torch
 from torch import Tensor
 
 _LARGE = 1 << 22  # bytes from which large pages pay
-_REUSED = range(1 << 20, 1 << 26)  # sizes that are kept; beyond, computing takes far longer than touching
-_MOST = 3 << 27  # six results of 16,384 tokens, twelve heads of 64, in float32
+_REUSED = range(1 << 20, 1 << 30)  # sizes that are kept
+_LEAST_KEPT, _MOST_KEPT = 3 << 27, 1 << 32  # six results of 12 heads of 64 in float32: of 16,384 and of 221,000 tokens
 _ON_REQUEST = sys.platform == "linux" and hasattr(mmap, "MADV_HUGEPAGE")
 
 _free: dict[int, list[npt.NDArray[np.uint8]]] = {}
@@ -46,10 +48,23 @@ def release() -> None:
 
 
 def _keep(memory: npt.NDArray[np.uint8]) -> None:
+    blocks = _free.pop(memory.nbytes, [])
+    _free[memory.nbytes] = [*blocks, memory]  # the size used last comes last
     held = sum(size * len(blocks) for size, blocks in list(_free.items()))
-    if held + memory.nbytes > _MOST:
-        _free.clear()  # sizes have changed: the old ones are of no use
-    _free.setdefault(memory.nbytes, []).append(memory)
+    for size in list(_free):
+        if held <= kept_at_most():
+            return
+        held -= size * len(_free.pop(size, ()))  # a size that was used before others is of no use any more
+
+
+@cache
+def kept_at_most() -> int:
+    """Bytes that are kept for reuse."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not on every system
+        memory = 0
+    return max(_LEAST_KEPT, min(memory // 8, _MOST_KEPT))
 
 
 def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> Tensor:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from resolvent.ops.autograd import Context
 
 Array = npt.NDArray[np.generic]
+_LARGEST_AREA = 1 << 21  # weights of a block's rows that are kept at once, where rows are very wide
 
 
 def mix(inputs: Inputs, rows: Rows, scale: float, y_known: Tensor | None = None) -> Tensor:
@@ -168,17 +169,19 @@ class _Sweep:
         self.scale = scalar(x, scale)
         # Wide rows and long sequences gain from large blocks, in which the windows of far strides overlap.
         if self.plan.widest <= UNIT:
-            self.block = 64 if rows.longest <= 8192 else 512
+            self.block = 128 if rows.longest <= 8192 else 512
         else:
-            self.block = 256 if self.plan.widest <= 96 else 1024
+            self.block = 512 if self.plan.widest <= 96 else 2048
         self.group = UNIT
-        self.block = min(self.block, -(-max(rows.longest, 1) // UNIT) * UNIT)
+        most = _LARGEST_AREA // (self.plan.widest + 1) // UNIT * UNIT
+        self.block = max(min(self.block, -(-rows.longest // UNIT) * UNIT, most), UNIT)
 
     def run(self, kernel: Callable[..., None], tensors: list[Tensor], scratch: Callable[[], list[Array]]) -> None:
         p, rows = self.plan, self.rows
         arrays = [as_array(t) for t in tensors]
         back = kernel is backward_kernel.backward
-        shape = [p.offsets, p.table, p.widths, *((p.within, p.last_reader) if back else ()), p.cuts, rows.known]
+        shape = [p.offsets, p.table, p.starts, p.widths, *((p.within, p.last_reader) if back else ())]
+        shape += [p.cuts, rows.known]
         shape += [p.widest, self.d, self.dk, span(self.d, self.x), span(self.dk, self.x)]
         shape += [self.scale, rows.pattern.direct == "all", rows.pattern.recurrent, self.block, self.group]
         in_threads(partial(kernel, *arrays, *shape), self.heads, rows.cuts, scratch)
@@ -202,7 +205,7 @@ class _Sweep:
         return self._empty(*[row] * 4, 1, 1, self.rows.longest * self.d)
 
     def _empty(self, *sizes: int) -> list[Array]:
-        return [self.x.new_empty(size).numpy() for size in sizes]
+        return [np.empty(size, dtype=self.scale.dtype) for size in sizes]
 
 
 def _zeros(t: Tensor) -> Tensor:

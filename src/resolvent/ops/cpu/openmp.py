@@ -94,9 +94,11 @@ def _in_process() -> Iterator[Path]:
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
-@_CALLBACK
-def _callback(number: int) -> None:
+def _call(number: int) -> None:
     _work[number]()
+
+
+_callback = _CALLBACK(_call)
 
 
 def _leave_team() -> None:

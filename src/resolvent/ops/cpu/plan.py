@@ -12,10 +12,14 @@ from resolvent.patterns.strides import Integers
 
 @dataclass(frozen=True, eq=False)
 class KernelPlan:
-    """Strides, or a table: with the last reader of each row where its readers are a run. See `kernels/forward.py`."""
+    """Strides, or rows listed one after another: with the last reader of each where its readers are a run.
+
+    See `kernels/forward.py`. A list takes as much memory as there are reads, however wide single rows are.
+    """
 
     offsets: Integers
     table: Table
+    starts: Integers
     widths: Integers
     within: Integers
     last_reader: Integers
@@ -24,14 +28,13 @@ class KernelPlan:
 
 
 def kernel_plan(rows: Rows) -> KernelPlan:
-    none = np.empty(0, dtype=np.int64)
+    none, nothing = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int32)
     cuts = np.array(rows.cuts, dtype=np.int64)
     if rows.shifted:
         within = np.searchsorted(rows.offsets, np.arange(rows.longest + 1), side="right")
         widths = within[rows.known : rows.longest]
-        no_table = np.empty((0, 0), dtype=np.int32)
-        return KernelPlan(rows.offsets, no_table, widths, within, none, cuts, int(widths.max(initial=0)))
-    table = np.ascontiguousarray(rows.local_table)
-    widths = (table >= 0).sum(1)
+        return KernelPlan(rows.offsets, nothing, none, widths, within, none, cuts, int(widths.max(initial=0)))
+    table, widths = rows.listed
+    starts = np.cumsum(widths) - widths
     last_reader = none if rows.general else rows.last_reader
-    return KernelPlan(none, table, widths, none, last_reader, cuts, int(widths.max(initial=0)))
+    return KernelPlan(none, table, starts, widths, none, last_reader, cuts, int(widths.max(initial=0)))

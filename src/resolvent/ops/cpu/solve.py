@@ -84,6 +84,7 @@ def _differentiable_backward(
 def _over_heads(kernel: Callable[..., None], tensors: list[Tensor], rows: Rows) -> None:
     p, (x, alpha, beta) = rows.plan(kernel_plan), tensors[:3]
     arrays = [as_array(t) for t in tensors]
-    settings = [p.offsets, p.table, p.widths, p.cuts, rows.known, x.shape[-1], alpha.shape[-1], beta.shape[-1]]
+    settings = [p.offsets, p.table, p.starts, p.widths, p.cuts, rows.known]
+    settings += [x.shape[-1], alpha.shape[-1], beta.shape[-1]]
     settings += [rows.pattern.direct == "all", rows.pattern.recurrent]
     in_threads(partial(kernel, *arrays, *settings), x.shape[0] * x.shape[1], rows.cuts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import pairwise
@@ -15,7 +15,7 @@ import torch
 
 from resolvent.ops.cpu.openmp import run_on_team
 
-_ROUNDS = 2  # a thread takes so many chunks before jobs are handed out one by one
+_ROUNDS = 2  # each time a thread takes this part of its fair share of what is left
 
 
 def no_scratch() -> tuple[()]:
@@ -35,7 +35,7 @@ def in_threads(
         if jobs:
             work(*scratch(), 0, jobs)
         return
-    chunks = deque(pairwise(_edges(heads, cuts, threads)))
+    chunks = deque(_chunks(heads, cuts, threads))
 
     def take() -> None:
         own: Sequence[Any] | None = None
@@ -51,16 +51,16 @@ def in_threads(
         _run_in_pool(take, threads)
 
 
-def _edges(heads: int, cuts: tuple[int, ...], threads: int) -> Iterator[int]:
-    """Where chunks of jobs begin, and the end: each has a share of the rows that are left, so the last are small."""
-    lengths = np.diff(cuts)
-    done = np.concatenate([[0], np.cumsum(np.tile(lengths, heads))])  # rows before each job
-    first, jobs = 0, heads * len(lengths)
-    yield first
-    while first < jobs:
+@lru_cache(maxsize=64)
+def _chunks(heads: int, cuts: tuple[int, ...], threads: int) -> tuple[tuple[int, int], ...]:
+    """Jobs first … last - 1 of each chunk, which has a share of the rows that are left, so that the last are small."""
+    done = np.concatenate([[0], np.cumsum(np.tile(np.diff(cuts), heads))])  # rows before each job
+    edges = [0]
+    while edges[-1] < len(done) - 1:
+        first = edges[-1]
         share = done[first] + (done[-1] - done[first]) / (_ROUNDS * threads)
-        first = max(first + 1, int(np.searchsorted(done, share, side="right")) - 1)
-        yield first
+        edges.append(max(first + 1, int(np.searchsorted(done, share, side="right")) - 1))
+    return tuple(pairwise(edges))
 
 
 def _run_in_pool(take: Callable[[], None], threads: int) -> None:

@@ -146,8 +146,9 @@ def _add_self(weights, values, values_at, target, target_at, b0, rows, d, size):
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
 def query(
-    weights, pitch, own, keys, keys_at, target, target_at, offsets, table, widths, known, b0, rows, d, size, group
-):
+    weights, pitch, own, keys, keys_at, target, target_at, offsets, table, starts, widths, known, b0, rows, d, size,
+    group,
+):  # fmt: skip
     """target_i = own[r] · keys_i + Σ weights[r, c] · keys_j over the sources of row i."""
     width = 1
     for r in range(rows):
@@ -163,7 +164,9 @@ def query(
                 else:
                     sums = load(target, o, size)
                 c1 = min(c0 + group, widths[i - known])
-                sums = add(weights, r * pitch, keys, keys_at, offsets, table, known, i, c0, c1, d, e, size, sums)
+                sums = add(
+                    weights, r * pitch, keys, keys_at, offsets, table, starts, known, i, c0, c1, d, e, size, sums
+                )
                 store(target, o, sums)
 
 
@@ -182,8 +185,8 @@ def _receive_keys(
 def backward(
     x, qa, ka, qb, kb, gate, y, stats,
     dy, dx, dqa, dka, dqb, dkb, dgate, dy_known,
-    offsets, table, widths, within, last_reader, cuts, known, most, d, dk, size, size_k, scale, direct, recurrent,
-    block, group, weight_a, weight_b, slope_a, slope_b, own_weight, own_slope, no_slope, inside, column, du,
+    offsets, table, starts, widths, within, last_reader, cuts, known, most, d, dk, size, size_k, scale, direct,
+    recurrent, block, group, weight_a, weight_b, slope_a, slope_b, own_weight, own_slope, no_slope, inside, column, du,
     kept_a, kept_b, kept_slope_a, kept_slope_b, first, last,
 ):  # fmt: skip
     """Jobs first … last - 1. `du` is room for dU of one sequence; gradients need not be cleared.
@@ -191,7 +194,6 @@ def backward(
     `within[m]` is the number of offsets ≤ m. Where B's softmax runs over one source only, or A is diagonal, the
     gradients of their queries and keys are zero and not written.
     """
-    pitch = (most + UNIT) // UNIT * UNIT
     one, nil = x.dtype.type(1), x.dtype.type(0)
     rounded = len(last_reader) > 0
     scored_b = recurrent and most > 1
@@ -204,19 +206,20 @@ def backward(
             width = 0
             for r in range(rows):
                 width = max(width, widths[b0 + r - known])
-                inside[r] = count_inside(offsets, table, widths, known, b0, b0 + r)
+                inside[r] = count_inside(offsets, table, starts, widths, known, b0, b0 + r)
                 if not rounded or min(last_reader[b0 + r] + 1, end) <= b1:  # else a later block has begun it
                     copy_row(dy, x_at + b0 + r, du, b0 + r, d, size)
+            pitch = (width + UNIT) // UNIT * UNIT
             fed = recurrent and width > 0
             # The weights again, A~ and B~.
             if scored_b:
-                score(qb, q_at, kb, x_at, scale, offsets, table, widths, known, b0, rows, width, group, dk, size_k,
-                      LOWEST, weight_b, pitch, -rows)  # fmt: skip
+                score(qb, q_at, kb, x_at, scale, offsets, table, starts, widths, known, b0, rows, width, group, dk,
+                      size_k, LOWEST, weight_b, pitch, -rows)  # fmt: skip
             else:
                 clear(weight_b, rows * pitch, 0)
             if direct:
-                score(qa, q_at, ka, x_at, scale, offsets, table, widths, known, b0, rows, width, group, dk, size_k,
-                      LOWEST, weight_a, pitch, -rows)  # fmt: skip
+                score(qa, q_at, ka, x_at, scale, offsets, table, starts, widths, known, b0, rows, width, group, dk,
+                      size_k, LOWEST, weight_a, pitch, -rows)  # fmt: skip
                 score_self(qa, q_at, ka, x_at, scale, widths, known, b0, rows, dk, size_k, weight_a, pitch)
             for r in range(rows):
                 at = np.uint64(STATS * (q_at + b0 + r))
@@ -237,13 +240,13 @@ def backward(
                     for e in range(0, d, len(size) * UNIT):
                         row = times(gate[q_at + i], load(du, np.uint64(i * d + e), size))
                         for c in range(inside[r]):
-                            j = i - offsets[c] if len(offsets) else table[i - known, c]
+                            j = i - offsets[c] if len(offsets) else table[np.uint64(starts[i - known] + c)]
                             o = np.uint64(j * d + e)
                             store(du, o, fma(weight_b[np.uint64(r * pitch + c)], row, load(du, o, size)))
             # Slopes <dU_i, x_j> and <dU_i, y_j>, their means under the weights, and so the gradients of the scores.
             if direct:
-                score(du, 0, x, x_at, one, offsets, table, widths, known, b0, rows, width, group, d, size, 0, slope_a,
-                      pitch, -rows)  # fmt: skip
+                score(du, 0, x, x_at, one, offsets, table, starts, widths, known, b0, rows, width, group, d, size, 0,
+                      slope_a, pitch, -rows)  # fmt: skip
                 score_self(du, 0, x, x_at, one, widths, known, b0, rows, d, size, slope_a, pitch)
             else:
                 clear(weight_a, rows * pitch, 0)
@@ -256,8 +259,8 @@ def backward(
                     slope_a[r * pitch] = s
                     weight_a[r * pitch] = one
             if fed:
-                score(du, 0, y, x_at, one, offsets, table, widths, known, b0, rows, width, group, d, size, 0, slope_b,
-                      pitch, -rows)  # fmt: skip
+                score(du, 0, y, x_at, one, offsets, table, starts, widths, known, b0, rows, width, group, d, size, 0,
+                      slope_b, pitch, -rows)  # fmt: skip
             for r in range(rows):
                 count = widths[b0 + r - known]
                 g = gate[q_at + b0 + r] if recurrent and count > 0 else nil
@@ -274,17 +277,17 @@ def backward(
                     dgate[q_at + b0 + r] = mean_b - mean
             # Queries take from sources.
             if direct:
-                query(slope_a, pitch, own_slope, ka, x_at, dqa, q_at, offsets, table, widths, known, b0, rows, dk,
-                      size_k, group)  # fmt: skip
+                query(slope_a, pitch, own_slope, ka, x_at, dqa, q_at, offsets, table, starts, widths, known, b0, rows,
+                      dk, size_k, group)  # fmt: skip
             if scored_b:
-                query(slope_b, pitch, no_slope, kb, x_at, dqb, q_at, offsets, table, widths, known, b0, rows, dk,
-                      size_k, group)  # fmt: skip
+                query(slope_b, pitch, no_slope, kb, x_at, dqb, q_at, offsets, table, starts, widths, known, b0, rows,
+                      dk, size_k, group)  # fmt: skip
             # Inputs, keys and earlier dU take from readers.
             if rounded:
                 for r in range(rows):
                     column[r] = 0
                 for source in range(rows + widths[b0 - known]):  # nearest first, as the columns of every row
-                    j = b1 - 1 - source if source < rows else table[b0 - known, source - rows]
+                    j = b1 - 1 - source if source < rows else table[starts[b0 - known] + source - rows]
                     low, high = max(j + 1, b0), min(last_reader[j] + 1, end)
                     fresh = high <= b1  # no later block reads it
                     high = min(high, b1)

@@ -7,7 +7,7 @@ registers (`vectors.py`). Nothing of size n × W is kept.
 
 Arrays are flat. Rows are numbered within the sequence, those known from before first; `x_at` is where its rows begin in
 x, ka, kb and y, `q_at` where they would begin in qa, qb and gate if these had the known rows, too. Row i reads
-`widths[i - known]` rows: `i - offsets[c]`, or `table[i - known, c]` where reads are rounded; nearest first.
+`widths[i - known]` rows, nearest first: `i - offsets[c]`, or `table[starts[i - known] + c]` where they are listed.
 
 Indices are unsigned where they address arrays: that spares Numba the check for negative ones. `_nrt=False`: no counting
 of references, which would cost more than the work itself; so scratch arrays come from outside.
@@ -48,7 +48,7 @@ def locate(job, cuts, known):
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
 def score(
-    left, left_at, right, right_at, factor, offsets, table, widths, known, b0, rows, width, group, d, size,
+    left, left_at, right, right_at, factor, offsets, table, starts, widths, known, b0, rows, width, group, d, size,
     beyond, out, pitch, ahead,
 ):  # fmt: skip
     """out[r, c] = factor · <left_i, right_j> over the sources of the rows i = b0 + r, and `beyond` after them.
@@ -65,7 +65,7 @@ def score(
                     prefetch(left, np.uint64((left_at + i + ahead) * d + e), size)
                     prefetch(right, np.uint64((right_at + i + ahead) * d + e), size)
                 for c in range(c0, min(c0 + group, widths[i - known])):
-                    j = i - offsets[c] if len(offsets) else table[i - known, c]
+                    j = i - offsets[c] if len(offsets) else table[np.uint64(starts[i - known] + c)]
                     s = dot(row, load(right, np.uint64((right_at + j) * d + e), size))
                     out[np.uint64(r * pitch + c)] = s if e == 0 else out[np.uint64(r * pitch + c)] + s
 
@@ -83,10 +83,10 @@ def score_self(left, left_at, right, right_at, factor, widths, known, b0, rows, 
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
-def add(weights, at, values, values_at, offsets, table, known, i, c0, c1, d, e, size, start):
+def add(weights, at, values, values_at, offsets, table, starts, known, i, c0, c1, d, e, size, start):
     """`start` + Σ weights[at + c] · values_j over the sources c0 ≤ c < c1 of row i, farthest first, from element e."""
     for c in range(c1 - 1, c0 - 1, -1):
-        j = i - offsets[c] if len(offsets) else table[i - known, c]
+        j = i - offsets[c] if len(offsets) else table[np.uint64(starts[i - known] + c)]
         start = fma(weights[np.uint64(at + c)], load(values, np.uint64((values_at + j) * d + e), size), start)
     return start
 
@@ -131,10 +131,10 @@ def softmax(weights, at, count, scale, stats, row):
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
-def count_inside(offsets, table, widths, known, b0, i):
+def count_inside(offsets, table, starts, widths, known, b0, i):
     """How many sources of row i lie in the block from b0: sources come nearest first, so those come first."""
     k, count = 0, widths[i - known]
-    while k < count and (i - offsets[k] >= b0 if len(offsets) else table[i - known, k] >= b0):
+    while k < count and (i - offsets[k] >= b0 if len(offsets) else table[np.uint64(starts[i - known] + k)] >= b0):
         k += 1
     return k
 
@@ -142,11 +142,10 @@ def count_inside(offsets, table, widths, known, b0, i):
 @cached_njit(nogil=True, error_model="numpy", _nrt=False)
 def forward(
     x, qa, ka, qb, kb, gate, y, stats,
-    offsets, table, widths, cuts, known, most, d, dk, size, size_k, scale, direct, recurrent, block, group,
+    offsets, table, starts, widths, cuts, known, most, d, dk, size, size_k, scale, direct, recurrent, block, group,
     weight_a, weight_b, keep, inside, first, last,
 ):  # fmt: skip
     """Jobs first … last - 1, a job being a sequence of a head. `most` is the largest of `widths`."""
-    pitch = (most + UNIT) // UNIT * UNIT
     lanes = len(size) * UNIT
     one, nil = x.dtype.type(1), x.dtype.type(0)
     for job in range(first, last):
@@ -156,13 +155,14 @@ def forward(
             width = 0
             for r in range(rows):
                 width = max(width, widths[b0 + r - known])
+            pitch = (width + UNIT) // UNIT * UNIT
             narrow = width <= UNIT
             if recurrent and most > 1:
-                score(qb, q_at, kb, x_at, scale, offsets, table, widths, known, b0, rows, width, group, dk, size_k,
-                      LOWEST, weight_b, pitch, rows)  # fmt: skip
+                score(qb, q_at, kb, x_at, scale, offsets, table, starts, widths, known, b0, rows, width, group, dk,
+                      size_k, LOWEST, weight_b, pitch, rows)  # fmt: skip
             if direct:
-                score(qa, q_at, ka, x_at, scale, offsets, table, widths, known, b0, rows, width, group, dk, size_k,
-                      LOWEST, weight_a, pitch, rows)  # fmt: skip
+                score(qa, q_at, ka, x_at, scale, offsets, table, starts, widths, known, b0, rows, width, group, dk,
+                      size_k, LOWEST, weight_a, pitch, rows)  # fmt: skip
                 score_self(qa, q_at, ka, x_at, scale, widths, known, b0, rows, dk, size_k, weight_a, pitch)
             for r in range(rows):
                 i = b0 + r
@@ -176,7 +176,7 @@ def forward(
                         softmax(weight_b, r * pitch, count, g, stats, STATS * (q_at + i) + 2)
                     else:  # over one source it is 1, whatever the score
                         weight_b[r * pitch] = g
-                inside[r] = count if narrow else count_inside(offsets, table, widths, known, b0, i)
+                inside[r] = count if narrow else count_inside(offsets, table, starts, widths, known, b0, i)
             for c0 in range(0, max(width, 1) if direct else 1, group):  # A x
                 for r in range(rows):
                     i = b0 + r
@@ -191,7 +191,9 @@ def forward(
                         else:
                             sums = load(y, o, size)
                         c1 = min(c0 + group, count)
-                        sums = add(weight_a, r * pitch, x, x_at, offsets, table, known, i, c0, c1, d, e, size, sums)
+                        sums = add(
+                            weight_a, r * pitch, x, x_at, offsets, table, starts, known, i, c0, c1, d, e, size, sums
+                        )
                         store(y, o, sums)
             if not recurrent:
                 continue
@@ -202,13 +204,13 @@ def forward(
                     if c1 > inside[r]:
                         for e in range(0, d, lanes):
                             o = np.uint64((x_at + i) * d + e)
-                            sums = add(weight_b, r * pitch, y, x_at, offsets, table, known, i, max(c0, inside[r]), c1,
-                                       d, e, size, load(y, o, size))  # fmt: skip
+                            sums = add(weight_b, r * pitch, y, x_at, offsets, table, starts, known, i, max(c0,
+                                       inside[r]), c1, d, e, size, load(y, o, size))  # fmt: skip
                             store(y, o, sums)
             for r in range(rows):  # and of this one, in order
                 i = b0 + r
                 for e in range(0, d, lanes):
                     o = np.uint64((x_at + i) * d + e)
-                    sums = add(weight_b, r * pitch, y, x_at, offsets, table, known, i, 0, inside[r], d, e, size,
+                    sums = add(weight_b, r * pitch, y, x_at, offsets, table, starts, known, i, 0, inside[r], d, e, size,
                                load(y, o, size))  # fmt: skip
                     store(y, o, sums)

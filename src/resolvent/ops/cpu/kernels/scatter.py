@@ -23,12 +23,12 @@ def _clear_rows(target, at, rows, d):
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
-def _give(weights, table, row, count, values, values_at, target, target_at, d, size):
+def _give(weights, table, at, count, values, values_at, target, target_at, d, size):
     """target_j += weights[c] · values[values_at] for every source j of a row."""
     for e in range(0, d, len(size) * UNIT):
         value = load(values, np.uint64(values_at * d + e), size)
         for c in range(count):
-            o = np.uint64((target_at + table[row, c]) * d + e)
+            o = np.uint64((target_at + table[np.uint64(at + c)]) * d + e)
             store(target, o, fma(weights[np.uint64(c)], value, load(target, o, size)))
 
 
@@ -43,7 +43,7 @@ def _give_one(weight, values, values_at, target, target_at, d, size):
 def backward(
     x, qa, ka, qb, kb, gate, y, stats,
     dy, dx, dqa, dka, dqb, dkb, dgate, dy_known,
-    offsets, table, widths, cuts, known, most, d, dk, size, size_k, scale, direct, recurrent, _, group,
+    offsets, table, starts, widths, cuts, known, most, d, dk, size, size_k, scale, direct, recurrent, _, group,
     weight_a, weight_b, slope_a, slope_b, own, nothing, du, first, last,
 ):  # fmt: skip
     """Jobs first … last - 1. As `backward.backward`, without blocks; `own` and `nothing` have room for a number."""
@@ -60,18 +60,18 @@ def backward(
         if scored_b:
             _clear_rows(dkb, x_at, end, dk)
         for i in range(end - 1, known - 1, -1):
-            row, count = i - known, widths[i - known]
+            count = widths[i - known]
             pitch = (count + UNIT) // UNIT * UNIT
             at = np.uint64(STATS * (q_at + i))
             feeds = recurrent and count > 0
             # The weights again, A~ and B~, and the slopes <dU_i, x_j> and <dU_i, y_j>.
             if direct:
-                score(qa, q_at, ka, x_at, scale, offsets, table, widths, known, i, 1, count, group, dk, size_k, LOWEST,
-                      weight_a, pitch, 0)  # fmt: skip
+                score(qa, q_at, ka, x_at, scale, offsets, table, starts, widths, known, i, 1, count, group, dk,
+                      size_k, LOWEST, weight_a, pitch, 0)  # fmt: skip
                 score_self(qa, q_at, ka, x_at, scale, widths, known, i, 1, dk, size_k, weight_a, pitch)
                 softmax_again(weight_a, 0, count + 1, stats[at], stats[at + np.uint64(1)])
-                score(du, 0, x, x_at, one, offsets, table, widths, known, i, 1, count, group, d, size, 0, slope_a,
-                      pitch, 0)  # fmt: skip
+                score(du, 0, x, x_at, one, offsets, table, starts, widths, known, i, 1, count, group, d, size, 0,
+                      slope_a, pitch, 0)  # fmt: skip
                 score_self(du, 0, x, x_at, one, widths, known, i, 1, d, size, slope_a, pitch)
             else:
                 clear(weight_a, UNIT, 0)
@@ -82,14 +82,14 @@ def backward(
                     slope_a[0] += dot(value, load(x, np.uint64((x_at + i) * d + e), size))
             if feeds:
                 if scored_b:
-                    score(qb, q_at, kb, x_at, scale, offsets, table, widths, known, i, 1, count, group, dk, size_k,
-                          LOWEST, weight_b, pitch, 0)  # fmt: skip
+                    score(qb, q_at, kb, x_at, scale, offsets, table, starts, widths, known, i, 1, count, group, dk,
+                          size_k, LOWEST, weight_b, pitch, 0)  # fmt: skip
                     softmax_again(weight_b, 0, count, stats[at + np.uint64(2)], stats[at + np.uint64(3)])
                 else:
                     clear(weight_b, pitch, 0)
                     weight_b[0] = one
-                score(du, 0, y, x_at, one, offsets, table, widths, known, i, 1, count, group, d, size, 0, slope_b,
-                      pitch, 0)  # fmt: skip
+                score(du, 0, y, x_at, one, offsets, table, starts, widths, known, i, 1, count, group, d, size, 0,
+                      slope_b, pitch, 0)  # fmt: skip
             # Their means under the weights, and so the gradients of the scores and of the gate.
             g = gate[q_at + i] if feeds else nil
             direct_count = count + 1 if direct else 1
@@ -103,21 +103,21 @@ def backward(
             # What the row owes to its sources and to itself.
             if direct:
                 own[0] = slope_a[count]
-                query(slope_a, pitch, own, ka, x_at, dqa, q_at, offsets, table, widths, known, i, 1, dk, size_k,
+                query(slope_a, pitch, own, ka, x_at, dqa, q_at, offsets, table, starts, widths, known, i, 1, dk, size_k,
                       group)  # fmt: skip
-                _give(weight_a, table, row, count, du, i, dx, x_at, d, size)
+                _give(weight_a, table, starts[i - known], count, du, i, dx, x_at, d, size)
                 _give_one(weight_a[count], du, i, dx, x_at + i, d, size)
-                _give(slope_a, table, row, count, qa, q_at + i, dka, x_at, dk, size_k)
+                _give(slope_a, table, starts[i - known], count, qa, q_at + i, dka, x_at, dk, size_k)
                 _give_one(slope_a[count], qa, q_at + i, dka, x_at + i, dk, size_k)
             else:
                 for e in range(0, d, len(size) * UNIT):
                     value = load(du, np.uint64(i * d + e), size)
                     store(dx, np.uint64((x_at + i) * d + e), times(weight_a[0], value))
             if scored_b:
-                query(slope_b, pitch, nothing, kb, x_at, dqb, q_at, offsets, table, widths, known, i, 1, dk, size_k,
-                      group)  # fmt: skip
-                _give(slope_b, table, row, count, qb, q_at + i, dkb, x_at, dk, size_k)
+                query(slope_b, pitch, nothing, kb, x_at, dqb, q_at, offsets, table, starts, widths, known, i, 1, dk,
+                      size_k, group)  # fmt: skip
+                _give(slope_b, table, starts[i - known], count, qb, q_at + i, dkb, x_at, dk, size_k)
             if feeds:
-                _give(weight_b, table, row, count, du, i, du, 0, d, size)
+                _give(weight_b, table, starts[i - known], count, du, i, du, 0, d, size)
         for row in range(known):  # with known rows there is one sequence, and a job is a head
             copy_row(du, row, dy_known, job * known + row, d, size)

@@ -14,7 +14,7 @@ _FAST = {"reassoc", "contract", "nsz", "arcp", "afn"}  # no assumption about NaN
 
 
 @cached_njit(nogil=True, error_model="numpy", fastmath=_FAST)
-def forward(x, alpha, beta, y, offsets, table, widths, cuts, known, d, wa, wb, direct, recurrent, first, last):
+def forward(x, alpha, beta, y, offsets, table, starts, widths, cuts, known, d, wa, wb, direct, recurrent, first, last):
     """y_i = Σ alpha_ij x_j + Σ beta_ij y_j; `wa` and `wb` are the columns of alpha and beta."""
     zero, length = np.uint64(0), np.uint64(d)
     for job in range(first, last):
@@ -25,7 +25,8 @@ def forward(x, alpha, beta, y, offsets, table, widths, cuts, known, d, wa, wb, d
             for e in range(zero, length):
                 y[o + e] = a * x[o + e]
             for c in range(widths[i - known] - 1, -1, -1):  # farthest first, so that the newest output is needed last
-                p = np.uint64((x_at + (i - offsets[c] if len(offsets) else table[i - known, c])) * d)
+                j = i - offsets[c] if len(offsets) else table[np.uint64(starts[i - known] + c)]
+                p = np.uint64((x_at + j) * d)
                 if direct:
                     a = alpha[(q_at + i) * wa + 1 + c]
                     for e in range(zero, length):
@@ -40,7 +41,7 @@ def forward(x, alpha, beta, y, offsets, table, widths, cuts, known, d, wa, wb, d
 @cached_njit(nogil=True, error_model="numpy", fastmath=_FAST)
 def backward(
     x, alpha, beta, y, du, dx, dalpha, dbeta,
-    offsets, table, widths, cuts, known, d, wa, wb, direct, recurrent, first, last,
+    offsets, table, starts, widths, cuts, known, d, wa, wb, direct, recurrent, first, last,
 ):  # fmt: skip
     """`du` holds dY on entry and dU on return; the other gradients start at zero."""
     zero, length = np.uint64(0), np.uint64(d)
@@ -55,7 +56,8 @@ def backward(
                 dx[o + e] += a * du[o + e]
             dalpha[(q_at + i) * wa] = t
             for c in range(widths[i - known]):
-                p = np.uint64((x_at + (i - offsets[c] if len(offsets) else table[i - known, c])) * d)
+                j = i - offsets[c] if len(offsets) else table[np.uint64(starts[i - known] + c)]
+                p = np.uint64((x_at + j) * d)
                 if direct:
                     a, t = alpha[(q_at + i) * wa + 1 + c], x.dtype.type(0)
                     for e in range(zero, length):

@@ -1,0 +1,168 @@
+"""Jobs run on torch's own threads, or in a pool: each once, whatever happens around them."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from resolvent.ops.cpu import openmp, threads
+from resolvent.ops.cpu.threads import in_threads
+from tests.operator_cases import mix, mixer_inputs
+
+CUTS = [(0, 10), (0, 0, 7, 8, 500), (0, 5, 5, 5, 6), (0, 0)]
+RUNNERS = ["team", "pool"]
+
+
+@pytest.fixture(params=RUNNERS)
+def runner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "pool":
+        monkeypatch.setattr(threads, "run_on_team", lambda *_: False)
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _restore_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("runner")
+@pytest.mark.parametrize("cuts", CUTS, ids=str)
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_every_job_is_done_once(cuts: tuple[int, ...], count: int) -> None:
+    torch.set_num_threads(count)
+    for heads in (0, 1, 2, 12):
+        done: Counter[int] = Counter()
+        in_threads(lambda first, last, done=done: done.update(range(first, last)), heads, cuts)
+        assert done == Counter(range(heads * (len(cuts) - 1)))
+
+
+@pytest.mark.usefixtures("runner")
+def test_each_thread_has_scratch_of_its_own() -> None:
+    torch.set_num_threads(3)
+    users: dict[int, set[int]] = {}
+    made: list[list[int]] = []
+
+    def scratch() -> list[list[int]]:
+        made.append([])
+        return [made[-1]]
+
+    def work(own: list[int], first: int, last: int) -> None:
+        own.extend(range(first, last))
+        users.setdefault(id(own), set()).add(threading.get_ident())
+
+    in_threads(work, 40, (0, 10), scratch)
+    assert sorted(job for own in made for job in own) == list(range(40))
+    assert len(made) <= 3
+    assert all(len(threads) == 1 for threads in users.values())
+
+
+@pytest.mark.usefixtures("runner")
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_errors_are_raised_where_the_call_was_made(error: type[BaseException]) -> None:
+    torch.set_num_threads(2)
+
+    def work(first: int, last: int) -> None:
+        if first <= 5 < last:
+            raise error("of job 5")
+
+    for _ in range(3):
+        with pytest.raises(error, match="of job 5"):
+            in_threads(work, 12, (0, 10))
+    done: list[int] = []
+    in_threads(lambda first, last: done.extend(range(first, last)), 12, (0, 10))
+    assert sorted(done) == list(range(12))
+
+
+@pytest.mark.usefixtures("runner")
+def test_jobs_may_start_jobs() -> None:
+    torch.set_num_threads(2)
+    done: Counter[int] = Counter()
+    in_threads(
+        lambda first, last: in_threads(lambda *inner: done.update(range(*inner)), 10 * (last - first), (0, 3)),
+        4, (0, 10),
+    )  # fmt: skip
+    assert done.total() == 40
+
+
+def test_all_ways_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Team, pool, one thread, and eight callers at once; forward and backward."""
+    inputs = {name: t.requires_grad_() for name, t in mixer_inputs(300, torch.float32, 2, 3, 16, 16).items()}
+
+    def run() -> list[torch.Tensor]:
+        y = mix(inputs, "exponential+cache", backend="cpu")
+        return [y.detach(), *torch.autograd.grad(y, list(inputs.values()), torch.ones_like(y))]
+
+    torch.set_num_threads(1)
+    expected = run()
+    torch.set_num_threads(2)
+    results = [run()]
+    callers = [threading.Thread(target=lambda: results.append(run())) for _ in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    monkeypatch.setattr(threads, "run_on_team", lambda *_: False)
+    results.append(run())
+    assert len(results) == 10
+    assert all(torch.equal(a, b) for result in results for a, b in zip(result, expected, strict=True))
+
+
+FORKED = """
+import os, sys, torch
+import resolvent as rv
+torch.set_num_threads(2)
+x, q, k = torch.randn(3, 1, 4, 200, 16)
+def run(): return rv.mix(x, "quadratic+cache", a=(q, k), b=(q, k), gate=0.5)
+expected = run()  # and so the team exists
+x @ x.transpose(-1, -2)
+child = os.fork()
+if child == 0:
+    os._exit(0 if torch.equal(run(), expected) else 1)
+_, status = os.waitpid(child, 0)
+class Mixed(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index): return run()
+for batch in torch.utils.data.DataLoader(Mixed(), num_workers=2, multiprocessing_context="fork"):
+    assert torch.equal(batch[0], expected)
+assert torch.equal(run(), expected)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_forked_children_work() -> None:
+    """Where the parent's team is gone, and to call it would wait for ever; in workers of a DataLoader, too."""
+    subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED], check=True, timeout=300)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_there_is_one_openmp_library() -> None:
+    """Torch's own, which was loaded before."""
+    mix(mixer_inputs(200, torch.float32, 2, 3, 16, 16), "exponential", backend="cpu")
+    assert len(set(openmp._in_process())) == 1
+    assert openmp.library() in set(openmp._in_process())
+
+
+@pytest.mark.parametrize("info", ["ATen parallel backend: native thread pool", ""])
+def test_without_openmp_there_is_a_pool(info: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.__config__, "parallel_info", lambda: info)
+    assert openmp._loaded() is None
+
+
+def test_a_library_that_torch_does_not_use_is_never_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    openmp._parallel.cache_clear()
+    monkeypatch.setattr(openmp, "_loaded", lambda: Path("/no/such/libgomp.so.1"))
+    try:
+        assert openmp._parallel() is None
+        assert openmp.library() is None
+        assert not openmp.run_on_team(lambda: None, 2)
+    finally:
+        openmp._parallel.cache_clear()
