@@ -13,7 +13,7 @@ import torch
 from click.testing import Result
 from typer.testing import CliRunner
 
-from resolvent.bench import machine, read_bench_records
+from resolvent.bench import decode, generation, read_bench_records, run, training
 from resolvent.cli import app, bench_plan
 from tests.bench import samples
 
@@ -22,8 +22,9 @@ SHAPE = ["--heads", "1", "--head-dim", "8"]
 
 
 @pytest.fixture(autouse=True)
-def one_thread_and_few_repeats(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(machine, "_REPEATS", 1)
+def one_thread_and_known_limits(monkeypatch: pytest.MonkeyPatch) -> Any:
+    for module in (run, decode, generation, training):
+        monkeypatch.setattr(module, "measure_machine", lambda: samples.LIMITS)
     monkeypatch.setenv("COLUMNS", "80")
     before = torch.get_num_threads()
     yield
@@ -106,16 +107,28 @@ def test_all_runs_everything_in_both_policies(tmp_path: Path, monkeypatch: pytes
 
 
 def test_wait_policy_is_set_in_a_process_of_its_own(tmp_path: Path) -> None:
-    """A plain run sets nothing, the option sets it, and the record says which; other commands keep theirs."""
+    """The option sets it in another process, whatever it is in this one, and the record says so."""
     out = tmp_path / "bench.jsonl"
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    command = [sys.executable, "-m", "resolvent", "bench", "first-order", *SMALL, *SHAPE, "--out", str(out), "--json"]
-    for options, inherited in ((["--wait-policy", "passive"], None), (["--wait-policy", "plain"], "active")):
-        given = environment | ({} if inherited is None else {"OMP_WAIT_POLICY": inherited})
-        done = subprocess.run([*command, *options], capture_output=True, text=True, env=given)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["lengths"]
-    assert [record.host.wait_policy for record in read_bench_records(out)] == ["passive", "plain"]
+    command = [sys.executable, "-m", "resolvent", "bench", "first-order", *SMALL, *SHAPE, "--threads", "1", "--json"]
+    done = subprocess.run([*command, "--out", str(out), "--wait-policy", "passive"], capture_output=True, text=True,
+                          env=os.environ | {"OMP_WAIT_POLICY": "active"})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["lengths"]
+    assert [record.host.wait_policy for record in read_bench_records(out)] == ["passive"]
+
+
+def test_plain_runs_have_no_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    environments = []
+
+    def started(_: object, env: dict[str, str], **__: object) -> subprocess.CompletedProcess[str]:
+        environments.append(env.get("OMP_WAIT_POLICY"))
+        return subprocess.CompletedProcess([], 7)
+
+    monkeypatch.setattr(bench_plan.subprocess, "run", started)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    for policy in ("plain", "passive"):
+        assert CliRunner().invoke(app, ["bench", "--wait-policy", policy]).exit_code == 7
+    assert environments == [None, "passive"]
 
 
 def test_other_commands_let_waiting_threads_sleep(monkeypatch: pytest.MonkeyPatch) -> None:

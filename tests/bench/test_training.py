@@ -76,7 +76,9 @@ def test_without_transformers_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "_LARGEST_BYTES", 1000)
-    with pytest.raises(SettingError, match="expected a length whose training step fits into memory, got 8: a training"):
+    with pytest.raises(
+        SettingError, match="expected a length whose training step fits into memory, got 8: on 8 tokens"
+    ):
         bench_training("tiny", [], [8], rounds=1, against=False)
 
 

@@ -147,7 +147,7 @@ def bench_generation(
 ) -> BenchRecord:
     """Time per token of a preset with each pattern after so many tokens, and of GPT-2 with both of its caches.
 
-    Caches hold random numbers: to fill them by reading long prompts would take hours. `generate()` reads its prompt,
+    Caches hold random numbers: reading long prompts would take longer than all else. `generate()` reads its prompt,
     and is timed where that is short. In each round every case makes `tokens` tokens, and goes on from there in the
     next; `after_each` is called rounds + 1 times for each of `workloads`. Without `against`, there is no GPT-2.
     """

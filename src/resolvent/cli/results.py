@@ -10,6 +10,7 @@ import typer
 from resolvent.cli.shared import app, say_written
 from resolvent.errors import SettingError
 
+_COLORS = 128  # of a PNG: flat colors and text need no more
 _DOCUMENTS = [Path("docs/results.md"), Path("docs/bench.md"), Path("README.md")]
 
 
@@ -44,5 +45,5 @@ def results(
             continue
         document.write_text(after, encoding="utf-8")
         for path, figure in paths.items():
-            save(figure, path)
+            save(figure, path, colors=_COLORS)
         say_written(document)

@@ -79,7 +79,7 @@ def draw_panel(axes: Axes, panel: Panel, colors: dict[str, tuple[float, float, f
         else:
             values = 1e3 * np.array([m.seconds for m in own])
             ranges = np.abs(1e3 * np.array([(m.least, m.most) for m in own]).T - values)
-        highest, lowest = max(highest, float(values.max())), min(lowest, float(values.min()))
+        highest, lowest = max(highest, float((values + ranges[1]).max())), min(lowest, float(values.min()))
         axes.errorbar(
             [m.n for m in own],
             values,
@@ -100,7 +100,7 @@ def draw_panel(axes: Axes, panel: Panel, colors: dict[str, tuple[float, float, f
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in "25" else "")
     else:
-        axes.set_ylim(0, 1.1 * highest)
+        axes.set_ylim(0, 1.05 * highest)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.grid(alpha=0.25)
     axes.set_title(panel.title, fontsize=11, color="#1b1f24")

@@ -82,13 +82,15 @@ def wait_policies(records: Sequence[BenchRecord]) -> str:
             continue
         workload, peer = _CHOSEN[plain.kind]
         n, unit, passive = max(plain.lengths(workload), default=0), unit_of(plain), others[0]
+        name = f"{plain.kind}, {title(plain, workload, n)}"
         for case, measured in plain.at(workload, n).items():
             other = passive.at(workload, n).get(case)
             if other is not None:
                 times = (f"{number(unit.per_second * each.seconds)} {unit.symbol}" for each in (measured, other))
                 ratios = (ratio(plain, measured, peer), ratio(passive, other, peer))
                 slower = factor(measured.seconds / other.seconds)
-                rows.append((f"{plain.kind}, {title(plain, workload, n)}", case, *times, slower, *ratios))
+                rows.append((name, case, *times, slower, *ratios))
+                name = ""  # said once
     return markdown_table(head, rows) if rows else "No records with another wait policy."
 
 
