@@ -9,7 +9,11 @@ SECONDS ?= 60
 SEED    ?= 0
 CASES   ?=
 
-.PHONY: help setup demo test check slow fuzz clean
+# Of `make bench`: where records of this machine go, and QUICK=1 for a first look.
+RECORDS ?= docs/records/bench-two-cores.jsonl
+QUICK   ?=
+
+.PHONY: help setup demo test check slow fuzz bench clean
 
 help: ## say what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -35,6 +39,10 @@ slow: $(STAMP) ## run the slow studies too
 
 fuzz: $(STAMP) ## random cases against oracles: make fuzz SECONDS=600 SEED=7
 	$(BIN)/python -m fuzz --seed $(SEED) $(if $(CASES),--cases $(CASES),--seconds $(SECONDS))
+
+bench: $(STAMP) ## measure speed, half an hour on an idle machine, and remake docs/bench.md and the README's table
+	$(BIN)/resolvent bench --all $(if $(QUICK),--quick) --out $(RECORDS)
+	$(BIN)/resolvent results docs/bench.md README.md
 
 check: $(STAMP) ## lint, formatting and types
 	$(BIN)/ruff check .

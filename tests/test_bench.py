@@ -345,7 +345,7 @@ def test_decoding_command() -> None:
     assert "one more token after 64" in table
     wrong = subprocess.run([*command, "--memory"], capture_output=True, text=True)
     assert wrong.returncode == 2
-    assert "--decode compares with sdpa only" in wrong.stderr
+    assert "--decode does not go with --memory" in wrong.stderr
 
 
 @pytest.mark.slow

@@ -1,8 +1,46 @@
-"""Speed, memory and growth, measured against named peers and against what the machine can do."""
+"""Speed, memory and growth, measured against named peers and against what the machine can do.
 
-from resolvent.bench.decode import bench_decode
-from resolvent.bench.peers import PEERS
-from resolvent.bench.results import Report
-from resolvent.bench.run import bench, use_threads
+Records of benchmarks need no torch; what measures loads it.
+"""
 
-__all__ = ["PEERS", "Report", "bench", "bench_decode", "use_threads"]
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from resolvent.bench.record import BenchRecord, add_record, read_bench_records
+
+if TYPE_CHECKING:
+    from resolvent.bench.decode import bench_decode
+    from resolvent.bench.generation import bench_generation
+    from resolvent.bench.peers import PEERS
+    from resolvent.bench.results import Report
+    from resolvent.bench.run import bench, use_threads
+    from resolvent.bench.training import bench_training
+
+__all__ = [
+    "PEERS",
+    "BenchRecord",
+    "Report",
+    "add_record",
+    "bench",
+    "bench_decode",
+    "bench_generation",
+    "bench_training",
+    "read_bench_records",
+    "use_threads",
+]
+
+_NEEDS_TORCH = {
+    "PEERS": "peers",
+    "Report": "results",
+    "bench": "run",
+    "bench_decode": "decode",
+    "bench_generation": "generation",
+    "bench_training": "training",
+    "use_threads": "run",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _NEEDS_TORCH:
+        return getattr(import_module(f"resolvent.bench.{_NEEDS_TORCH[name]}"), name)
+    raise AttributeError(f"module 'resolvent.bench' has no attribute {name!r}")

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from resolvent.bench import kernels
 from resolvent.bench.measure import seconds
+from resolvent.bench.record import Machine
 
 _KIB, _MIB, _GIB = 2**10, 2**20, 2**30
 _L1, _L2 = 8 * _KIB, 256 * _KIB  # a quarter of common caches: whatever shares the core has room, too
 _REPEATS = 15
-
-
-@dataclass(frozen=True)
-class Machine:
-    """All threads together: float32 matrix products, and bytes loaded out of each level of memory."""
-
-    matmul_gflops: float
-    l1_gbs: float
-    l2_gbs: float
-    dram_gbs: float
 
 
 def measure_machine(threads: int | None = None) -> Machine:

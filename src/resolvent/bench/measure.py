@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,6 +43,20 @@ def take_turns(
                 taken[case.name].forward.append(forward)
                 if both is not None:
                     taken[case.name].both.append(both)
+        after_each()
+    return taken
+
+
+def in_turns(
+    runs: Mapping[str, Callable[[], object]], rounds: int, after_each: Callable[[], None]
+) -> dict[str, list[float]]:
+    """Seconds of every run in every round; a round before the first warms up, and compiles."""
+    taken: dict[str, list[float]] = {case: [] for case in runs}
+    for number in range(rounds + 1):
+        for case, run in runs.items():
+            took = seconds(run)
+            if number:
+                taken[case].append(took)
         after_each()
     return taken
 

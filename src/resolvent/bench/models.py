@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 
 import torch
 
 from resolvent.bench.measure import frugal_allocator, peak_bytes, resident_bytes
+from resolvent.bench.training import loss_of, random_tokens, training
 from resolvent.model import LanguageModel, ModelConfig
 
 PREFIX = 512  # tokens on which decoding is compared with the full forward pass
@@ -57,14 +59,8 @@ def training_step(config: ModelConfig, n: int, seed: int = 0) -> TrainingStep:
     """The second step is measured: the first compiles kernels and makes the optimizer's state."""
     with frugal_allocator():
         model = LanguageModel.seeded(config, seed)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-        tokens = torch.randint(config.vocab_size, (1, n + 1), generator=torch.Generator().manual_seed(seed))
-
-        def step() -> None:
-            model.loss(tokens[:, :-1], tokens[:, 1:]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
+        tokens = random_tokens(config.vocab_size, 1, n, seed)
+        step = partial(training(model, partial(loss_of, model)), tokens)
         step()
         begin = time.perf_counter()
         peak = peak_bytes(step)

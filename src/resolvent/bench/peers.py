@@ -116,7 +116,7 @@ def _sdpa(problem: Problem) -> Case:
 
 def _paper(problem: Problem) -> Case:
     batch, heads, n, _ = problem.shape
-    _require_bytes(_PAPER_MATRICES * 4 * batch * heads * n * n, f"its matrices of n × n for {batch * heads} heads")
+    require_bytes(_PAPER_MATRICES * 4 * batch * heads * n * n, f"its matrices of n × n for {batch * heads} heads")
     run = problem.operator(pattern("dense"), "paper")
     work = 2 * problem.attention_flops  # A, and B alike
     return Case("paper", run, problem.inputs, peer="paper", bound="matmul", work=work)
@@ -128,7 +128,7 @@ def _flex(problem: Problem, p: Pattern) -> Case:
 
     n, tensors = problem.shape[-2], (problem.qa, problem.ka, problem.x)
     constants = tuple(t.detach() for t in tensors)
-    _require_bytes(8 * n * n, "finding the blocks of its mask, n × n numbers,")
+    require_bytes(8 * n * n, "finding the blocks of its mask, n × n numbers,")
     blocks = create_block_mask(a_mask(p, n), None, None, n, n, device="cpu")
     with config.patch(cache_size_limit=256), warnings.catch_warnings():  # each length and kind of mask is compiled
         warnings.simplefilter("ignore")
@@ -166,7 +166,7 @@ def a_mask(p: Pattern, n: int) -> Callable[[object, object, Tensor, Tensor], Ten
 
 def _scipy(problem: Problem, p: Pattern) -> Case:
     batch, heads, n, _ = problem.shape
-    _require_bytes(24 * sum(p.nonzeros(n)), "its sparse matrices")
+    require_bytes(24 * sum(p.nonzeros(n)), "its sparse matrices")
     try:
         from scipy.sparse.linalg import spsolve_triangular
     except ImportError as error:
@@ -204,12 +204,17 @@ def _random_reads(stage: Stage, n: int) -> Any:
     return csr_array((halves / sums[tokens] / 2, (tokens, sources)), shape=(n, n))
 
 
-def _require_bytes(needed: int, what: str) -> None:
+def require_bytes(needed: int, what: str) -> None:
     """Refuse before the machine runs out of memory, which nobody can catch."""
-    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else math.inf
-    limit = min(_LARGEST_BYTES, physical / 2)
+    limit = memory_limit()
     if needed > limit:
         raise UnavailableError(f"{what} would take {needed / 2**30:.1f} GiB, more than {limit / 2**30:.1f}")
+
+
+def memory_limit() -> float:
+    """Bytes that a benchmark may ask for."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else math.inf
+    return min(_LARGEST_BYTES, physical / 2)
 
 
 def _first_line(error: Exception) -> str:

@@ -8,22 +8,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 
-from resolvent.bench.machine import Machine
 from resolvent.bench.measure import Seconds
 from resolvent.bench.peers import Bound, Case
+from resolvent.bench.record import PASSES, BenchRecord, Machine, Measurement, Missing, Pass
 
 # Backward against forward: a backward sweep loads what the forward did, to recompute the weights, and reads and adds to
 # as many gradients; five products of matrices against the forward's two.
 _LOADS, _FLOPS = 3.0, 3.5
-
-
-Pass = Literal["forward", "both"]  # forward, or forward and backward
 
 
 @dataclass(frozen=True)
@@ -58,14 +54,6 @@ class Timing:
 
     def of(self, which: Pass) -> PassTiming | None:
         return self.forward if which == "forward" else self.both
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A case that could not run, and why."""
-
-    case: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -114,6 +102,36 @@ class Report:
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
+
+    def record(self) -> BenchRecord:
+        """The same as a record on disk."""
+        measurements = [
+            self._measurement(timing, which, passed, length.n)
+            for length in self.lengths
+            for which in PASSES
+            for timing in length.timings
+            if (passed := timing.of(which)) is not None
+        ]
+        missing = [replace(case, reason=f"{length.n:,} tokens: {case.reason}") for length in self.lengths
+                   for case in length.missing]  # fmt: skip
+        shape = f"batch {self.batch}, {self.heads} heads of {self.head_dim}, {self.dtype}"
+        return BenchRecord.new("operator", shape, self.rounds, self.threads, self.machine, measurements, missing)
+
+    def _measurement(self, timing: Timing, which: Pass, passed: PassTiming, n: int) -> Measurement:
+        least, most = passed.range_ms
+        x_bytes = 4 * self.batch * self.heads * self.head_dim * n
+        return Measurement(
+            case=timing.case,
+            peer=timing.peer is not None,
+            workload=PASSES[which],
+            n=n,
+            tokens=self.batch * n,
+            seconds=passed.ms / 1e3,
+            least=least / 1e3,
+            most=most / 1e3,
+            share=passed.share,
+            peak_bytes=None if timing.memory is None or which == "forward" else round(timing.memory * x_bytes),
+        )
 
 
 def timing(case: Case, own: Seconds, yardstick: Seconds | None, machine: Machine, memory: float | None) -> Timing:

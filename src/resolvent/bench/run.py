@@ -7,10 +7,11 @@ from functools import partial
 
 import torch
 
-from resolvent.bench.machine import Machine, measure_machine
+from resolvent.bench.machine import measure_machine
 from resolvent.bench.measure import Seconds, frugal_allocator, gradients, peak_bytes, take_turns
 from resolvent.bench.peers import PEERS, PER_PATTERN, Case, Problem, UnavailableError, make_case, ours
-from resolvent.bench.results import Length, Missing, Report, growth, timing
+from resolvent.bench.record import Machine, Missing
+from resolvent.bench.results import Length, Report, growth, timing
 from resolvent.errors import PatternError, closest, is_integer
 from resolvent.patterns import Pattern
 from resolvent.patterns.checks import require_length

@@ -10,31 +10,40 @@ import typer
 from resolvent.cli.shared import app, say_written
 from resolvent.errors import SettingError
 
+_COLORS = 128  # of a PNG: flat colors and text need no more
+_DOCUMENTS = [Path("docs/results.md"), Path("docs/bench.md"), Path("README.md")]
+
 
 @app.command("results")
 def results(
-    document: Annotated[Path, typer.Argument(help="Document whose marked sections are regenerated.")] = Path(
-        "docs/results.md"
-    ),
+    documents: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="DOCUMENT",
+            help="Documents whose marked sections are regenerated.",
+            show_default=", ".join(map(str, _DOCUMENTS)),
+        ),
+    ] = None,
     *,
     records: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("docs/records"),
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; fail if a table would change, or a figure is missing.")
     ] = False,
 ) -> None:
-    """Regenerate the tables and figures of a document from records of runs, the source of every number in them."""
+    """Regenerate the tables and figures of documents from records of runs, the source of every number in them."""
     from resolvent.report.figures import save
     from resolvent.studies.results import regenerate
 
-    before = document.read_text(encoding="utf-8")
-    after, figures = regenerate(before, records)
-    paths = {document.parent / "figures" / f"{name}.png": figure for name, figure in figures.items()}
-    if check:
-        if before != after or not all(path.exists() for path in paths):
-            raise SettingError(f"{document} does not match {records}: run 'resolvent results {document}'.")
-        print(f"{document} matches {records}")
-        return
-    document.write_text(after, encoding="utf-8")
-    for path, figure in paths.items():
-        save(figure, path)
-    say_written(document)
+    for document in documents or _DOCUMENTS:
+        before = document.read_text(encoding="utf-8")
+        after, figures = regenerate(before, records)
+        paths = {document.parent / "figures" / f"{name}.png": figure for name, figure in figures.items()}
+        if check:
+            if before != after or not all(path.exists() for path in paths):
+                raise SettingError(f"{document} does not match {records}: run 'resolvent results {document}'.")
+            print(f"{document} matches {records}")
+            continue
+        document.write_text(after, encoding="utf-8")
+        for path, figure in paths.items():
+            save(figure, path, colors=_COLORS)
+        say_written(document)

@@ -60,8 +60,12 @@ HeadDim = Annotated[int, typer.Option(help="Dimension of each head.")]
 
 
 @app.callback(invoke_without_command=True)
-def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # or torch's idle threads spin while the kernels' threads work
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if context.invoked_subcommand != "bench":  # which measures what a script gets that sets nothing
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # or torch's idle threads spin, on cores that others need
     if version:
         print(f"resolvent {resolvent.__version__}")
         raise typer.Exit

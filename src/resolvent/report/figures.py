@@ -13,19 +13,20 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 
 from resolvent.analysis import Congestion, Profile, hop_matrix
+from resolvent.bench.record import PASSES
 from resolvent.errors import PatternError
 from resolvent.patterns import Pattern
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from resolvent.bench.results import Pass, Report
+    from resolvent.bench.record import Pass
+    from resolvent.bench.results import Report
 
 _INK, _A, _B, _BOTH = "#1b1f24", "#7fa7d9", "#d9905b", "#3d5a80"
 _MASK = {"A only": "#8fb8e8", "B only": "#d55e00", "A and B": "#22314d"}  # apart by lightness, too: for all eyes
 _LARGEST_MASK_FIGURE = 2048
 _FORMATS = (".png", ".pdf", ".svg")
-_PASS_TITLES: dict[Pass, str] = {"forward": "forward", "both": "forward and backward"}
 
 
 def save(figure: Figure, path: str | Path, *, colors: int | None = None) -> Path:
@@ -135,7 +136,7 @@ def times(axes: Axes, report: Report, which: Pass) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.minorticks_off()
     axes.grid(alpha=0.25)
-    _label(axes, _PASS_TITLES[which], "tokens n", "milliseconds (median, range)")
+    _label(axes, PASSES[which], "tokens n", "milliseconds (median, range)")
 
 
 def speedups(axes: Axes, report: Report, which: Pass) -> None:
@@ -153,7 +154,7 @@ def speedups(axes: Axes, report: Report, which: Pass) -> None:
     if not axes.yaxis_inverted():
         axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
-    _label(axes, _PASS_TITLES[which], f"speedup over {report.yardstick}", "")
+    _label(axes, PASSES[which], f"speedup over {report.yardstick}", "")
     axes.tick_params(axis="y", labelsize=10)
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def markdown(report: StudyReport) -> str:
     """Tables, notes, and the grades of claims that could be tested, with the rule."""
     first, *others = report.tables
-    blocks = [_markdown_table(first.head, first.rows), *report.notes]
-    blocks += [_markdown_table(each.head, each.rows) for each in others]
+    blocks = [markdown_table(first.head, first.rows), *report.notes]
+    blocks += [markdown_table(each.head, each.rows) for each in others]
     if report.claims.tested:
         blocks += [_markdown_claims(report.claims), report.claims.rule]
     return "\n\n".join(blocks) + "\n"
@@ -61,13 +61,18 @@ def write_csv(report: StudyReport, path: Path) -> None:
 def _markdown_claims(claims: Claims) -> str:
     if any(each.statement for each in claims.tested):
         head: tuple[str, ...] = ("the paper", "compared", "grade at this scale")
-        return _markdown_table(head, ((each.statement, each.comparison, each.grade) for each in claims.tested))
+        return markdown_table(head, ((each.statement, each.comparison, each.grade) for each in claims.tested))
     head = ("claim of the paper", "grade at this scale")
-    return _markdown_table(head, ((each.comparison, each.grade) for each in claims.tested))
+    return markdown_table(head, ((each.comparison, each.grade) for each in claims.tested))
 
 
-def _markdown_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    names = list(head)
+def markdown_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    names = [_in_one_line(name) for name in head]
     lines = [names, *rows]
     first, *others = ("| " + " | ".join(line) + " |" for line in lines)
     return "\n".join([first, "|" + "---|" * len(names), *others])
+
+
+def _in_one_line(heading: str) -> str:
+    """A heading that a terminal shows in several lines."""
+    return heading.replace("-\n", "").replace("…\n", "…").replace("\n", " ")

@@ -3,45 +3,71 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from resolvent.bench.record import read_bench_records
 from resolvent.errors import SettingError, closest
 from resolvent.studies.registry import STUDIES
 from resolvent.studies.render import markdown
-from resolvent.studies.study import Study, StudyReport
+from resolvent.studies.speed import sections
 from resolvent.train.record import read_records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MARKED = re.compile(r"(<!-- records: ([\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_MARKED = re.compile(r"(<!-- records: ([\w.-]+)(?: ([\w.-]+))? -->\n).*?(<!-- end -->)", re.DOTALL)
+_BENCH = "bench"  # what names of records of benchmarks begin with
+
+
+@dataclass(frozen=True)
+class Marked:
+    """What goes between two marks: a text, and the figures that it shows."""
+
+    text: str
+    figures: tuple[Figure, ...] = ()
 
 
 def regenerate(document: str, folder: Path) -> tuple[str, dict[str, Figure]]:
     """The document with what stands between its marks made from the records in the folder; and the figures it shows.
 
-    A mark names a file of records: `<!-- records: table1-small -->` … `<!-- end -->`. A study that publishes a figure
-    shows it as `figures/NAME.png`.
+    A mark names a file of records, `<!-- records: table1-small -->` … `<!-- end -->`, and of benchmarks a section of
+    them, `<!-- records: bench-two-cores generate -->`. What publishes a figure shows it as `figures/NAME.png`.
     """
-    names = dict.fromkeys(match[2] for match in _MARKED.finditer(document))
-    if not names:
+    marks = list(dict.fromkeys((match[2], match[3] or "") for match in _MARKED.finditer(document)))
+    if not marks:
         raise SettingError("expected marks '<!-- records: NAME -->' and '<!-- end -->' in the document, got none.")
-    reports = {name: _study(name).report(read_records(folder / f"{name}.jsonl")) for name in names}
-    figures = {name: figure.draw() for name, report in reports.items() for figure in report.figures if figure.published}
-    text = _MARKED.sub(lambda match: match[1] + _published(match[2], reports[match[2]]) + match[3], document)
+    made = {(name, section): _made(name, section, folder) for name, section in marks}
+    figures = {name: figure for (name, _), each in made.items() for figure in each.figures}
+    text = _MARKED.sub(lambda match: match[1] + made[match[2], match[3] or ""].text + match[4], document)
     return text, figures
 
 
-def _published(name: str, report: StudyReport) -> str:
-    shown = [f"![{figure.title}](figures/{name}.png)\n\n" for figure in report.figures if figure.published]
-    return "".join(shown) + markdown(report)
+def _made(name: str, section: str, folder: Path) -> Marked:
+    """Of the study, or the benchmark, that the name of the records begins with."""
+    kind, path = name.partition("-")[0], folder / f"{name}.jsonl"
+    if kind == _BENCH:
+        return _of_benchmarks(name, section, path)
+    if kind not in STUDIES:
+        known = [*STUDIES, _BENCH]
+        raise SettingError(
+            f"unknown records '{name}': expected {', '.join(f'{each}-…' for each in known)}.{closest(kind, known)}"
+        )
+    if section:
+        raise SettingError(f"records of studies have no sections: expected '{name}' alone, got '{name} {section}'.")
+    report = STUDIES[kind].report(read_records(path))
+    published = [figure for figure in report.figures if figure.published]
+    shown = "".join(_picture(figure.title, name) for figure in published)
+    return Marked(shown + markdown(report), tuple(figure.draw() for figure in published))
 
 
-def _study(name: str) -> Study:
-    """The study that records are of: what their name begins with."""
-    study = name.partition("-")[0]
-    if study not in STUDIES:
-        names = ", ".join(f"{known}-…" for known in STUDIES)
-        raise SettingError(f"unknown records '{name}': expected {names}.{closest(study, STUDIES)}")
-    return STUDIES[study]
+def _of_benchmarks(name: str, section: str, path: Path) -> Marked:
+    records = read_bench_records(path)
+    if section == sections.FIGURE:
+        return Marked(_picture(sections.FIGURE_TITLE, name), (sections.figure(records),))
+    return Marked(sections.section(records, section))
+
+
+def _picture(title: str, name: str) -> str:
+    return f"![{title}](figures/{name}.png)\n\n"

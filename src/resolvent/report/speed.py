@@ -1,0 +1,109 @@
+"""Figures of benchmarks of whole models: time or memory against the number of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from resolvent.analysis.profile import plural
+from resolvent.bench.record import BenchRecord, Measurement
+
+_NARROW = 4  # times the least: values within are shown from zero on, others by their logarithms
+_UNITS = {"generate": "ms per token", "training": "ms per step"}
+_LENGTHS = {"generate": "tokens in the cache", "training": "tokens of the sequence"}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A workload of a record; its times, or the memory that it takes at its peak."""
+
+    record: BenchRecord
+    workload: str
+    memory: bool = False
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        own = [m for m in self.record.measurements if m.workload == self.workload]
+        return [m for m in own if m.peak_bytes is not None] if self.memory else own
+
+    @property
+    def title(self) -> str:
+        what = {"generate": "generating, ", "training": "training step, "}.get(self.record.kind, "")
+        return f"{what}{self.workload}" + (", memory" if self.memory else "")
+
+
+def record_panels(record: BenchRecord) -> list[Panel]:
+    """All that a record can show: a panel for each workload, and one of memory where that was measured."""
+    panels = [Panel(record, workload, memory) for memory in (False, True) for workload in record.workloads]
+    return [panel for panel in panels if panel.measurements]
+
+
+def panels_figure(panels: Sequence[Panel]) -> Figure:
+    """Side by side, three in a row; a case has the same color in all of them, and peers are dashed."""
+    width = min(len(panels), 3)
+    height = -(-len(panels) // width)
+    figure = Figure(figsize=(1.6 + 3.9 * width, 0.5 + 3.6 * height), layout="constrained")
+    host = panels[0].record.host
+    shapes = " and ".join(dict.fromkeys(panel.record.shape for panel in panels))
+    figure.suptitle(
+        f"{shapes}, {host.cpu}, {plural(host.threads, 'thread')}", fontsize=12, color="#1b1f24", weight="bold"
+    )
+    cases = list(dict.fromkeys(m.case for panel in panels for m in panel.measurements))
+    colors = matplotlib.colormaps["tab10" if len(cases) <= 10 else "tab20"]
+    handles: dict[str, Artist] = {}
+    for axes, panel in zip(figure.subplots(height, width, squeeze=False).flat, panels, strict=False):
+        draw_panel(axes, panel, {case: colors(index) for index, case in enumerate(cases)})
+        artists, labels = axes.get_legend_handles_labels()
+        handles |= dict(zip(labels, artists, strict=True))
+    for axes in figure.axes[len(panels) :]:
+        axes.set_axis_off()
+    figure.legend(handles.values(), handles, loc="outside lower center", frameon=False, fontsize=9, ncols=len(cases),
+                  handlelength=3)  # fmt: skip
+    return figure
+
+
+def draw_panel(axes: Axes, panel: Panel, colors: dict[str, tuple[float, float, float, float]]) -> None:
+    """One line for each case, with the range over the rounds."""
+    highest, lowest = 0.0, np.inf
+    for case in dict.fromkeys(m.case for m in panel.measurements):
+        own = sorted((m for m in panel.measurements if m.case == case), key=lambda m: m.n)
+        if panel.memory:
+            values = np.array([(m.peak_bytes or 0) / 2**20 for m in own])
+            ranges = np.zeros((2, len(own)))
+        else:
+            values = 1e3 * np.array([m.seconds for m in own])
+            ranges = np.abs(1e3 * np.array([(m.least, m.most) for m in own]).T - values)
+        highest, lowest = max(highest, float((values + ranges[1]).max())), min(lowest, float(values.min()))
+        axes.errorbar(
+            [m.n for m in own],
+            values,
+            ranges,
+            color=colors[case],
+            linestyle="--" if own[0].peer else "-",
+            marker="o",
+            markersize=4,
+            linewidth=1.8,
+            elinewidth=0.9,
+            capsize=2.5,
+            label=case,
+        )
+    sizes = sorted({m.n for m in panel.measurements})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
+    if highest > _NARROW * lowest:
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in "25" else "")
+    else:
+        axes.set_ylim(0, 1.05 * highest)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.grid(alpha=0.25)
+    axes.set_title(panel.title, fontsize=11, color="#1b1f24")
+    axes.set_xlabel(_LENGTHS.get(panel.record.kind, "tokens"), fontsize=9)
+    axes.set_ylabel("peak, MiB" if panel.memory else _UNITS.get(panel.record.kind, "ms"), fontsize=9)
+    axes.tick_params(labelsize=8, which="both")

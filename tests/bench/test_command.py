@@ -1,0 +1,189 @@
+"""`resolvent bench` and `resolvent results` as a user meets them."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+from typer.testing import CliRunner
+
+from resolvent.bench import decode, generation, read_bench_records, run, training
+from resolvent.cli import app, bench_plan
+from tests.bench import samples
+
+SMALL = ["--lengths", "8", "--rounds", "1", "--against", "none"]
+SHAPE = ["--heads", "1", "--head-dim", "8"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread_and_known_limits(monkeypatch: pytest.MonkeyPatch) -> Any:
+    for module in (run, decode, generation, training):
+        monkeypatch.setattr(module, "measure_machine", lambda: samples.LIMITS)
+    monkeypatch.setenv("COLUMNS", "80")
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def call(*arguments: str) -> Result:
+    done = CliRunner().invoke(app, ["bench", *arguments, "--threads", "1"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def error_of(*arguments: str) -> str:
+    return str(CliRunner().invoke(app, ["bench", *arguments]).exception)
+
+
+def test_records_of_all_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each prints its tables, and its record goes into the file."""
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    out = tmp_path / "bench-here.jsonl"
+    printed = {
+        kind: call(*flags, "--out", str(out)).stdout
+        for kind, flags in {
+            "operator": ["order:2", *SMALL, *SHAPE],
+            "decode": ["order:2", "--decode", "--n", "8", "--rounds", "1", *SHAPE],
+            "generate": ["order:2", "--generate", "--preset", "tiny", "--tokens", "1", "--batch", "2", *SMALL],
+            "training": ["order:2", "--train-step", "--preset", "tiny", *SMALL],
+        }.items()
+    }
+    records = read_bench_records(out)
+    assert [record.kind for record in records] == list(printed)
+    assert {(record.host.threads, record.host.wait_policy) for record in records} == {(1, "plain")}
+    assert "n = 8 tokens" in printed["operator"]
+    assert "one more token after 8" in " ".join(printed["decode"].split())
+    assert "tiny, batch 2, ragged after 8 tokens" in printed["generate"]
+    assert "tiny, batch 1 on 8 tokens" in printed["training"]
+    assert "OMP_WAIT_POLICY" not in os.environ
+
+
+def test_json_and_figure(tmp_path: Path) -> None:
+    picture = tmp_path / "training.svg"
+    done = call("--train-step", "--preset", "tiny", *SMALL, "--n", "16,32", "--json", "--figure", str(picture))
+    content = json.loads(done.stdout)
+    assert content["format"] == "resolvent-bench"
+    assert sorted({m["n"] for m in content["measurements"]}) == [8, 16, 32]
+    assert "<svg" in picture.read_text()
+
+
+def test_quick_is_small() -> None:
+    for mode in ("operator", "decode", "generate", "train-step"):
+        plan = bench_plan.make_plan(mode, None, None, None, None, quick=True)
+        full = bench_plan.make_plan(mode, None, None, None, None, quick=False)
+        assert plan.rounds < full.rounds
+        assert max(plan.lengths) <= max(full.lengths)
+        assert plan.preset in ("", "tiny")
+        assert bench_plan.make_plan(mode, ["dense"], ["2k,1k"], "tiny", 9, quick=True) == bench_plan.Plan(
+            mode, ["dense"], [1024, 2048], 9, "tiny"
+        )
+
+
+def test_all_runs_everything_in_both_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[tuple[list[str], str]] = []
+    monkeypatch.setattr(bench_plan, "_run", lambda arguments, policy: runs.append((arguments, policy)) or 0)
+    out = str(tmp_path / "bench.jsonl")
+    for flags in ([], ["--quick"]):
+        runs.clear()
+        done = CliRunner().invoke(app, ["bench", "--all", "--out", out, *flags])
+        assert done.exit_code == 0, done.output
+        for policy in ("plain", "passive"):
+            own = [arguments for arguments, each in runs if each == policy]
+            assert all(arguments[-2:] == ["--wait-policy", policy] and out in arguments for arguments in own)
+            modes = [next((flag for flag in ("--decode", "--generate", "--train-step") if flag in a), "") for a in own]
+            assert set(modes) == {"", "--decode", "--generate", "--train-step"}
+            assert all(("--quick" in arguments) == bool(flags) for arguments in own)
+    runs.clear()
+    CliRunner().invoke(app, ["bench", "--all", "--out", out, "--wait-policy", "passive", "--quick"])
+    assert {policy for _, policy in runs} == {"passive"}
+    monkeypatch.setattr(bench_plan, "_run", lambda *_: 3)
+    assert CliRunner().invoke(app, ["bench", "--all", "--out", out]).exit_code == 3
+
+
+def test_wait_policy_is_set_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """The option sets it in another process, whatever it is in this one, and the record says so."""
+    out = tmp_path / "bench.jsonl"
+    command = [sys.executable, "-m", "resolvent", "bench", "first-order", *SMALL, *SHAPE, "--threads", "1", "--json"]
+    done = subprocess.run([*command, "--out", str(out), "--wait-policy", "passive"], capture_output=True, text=True,
+                          env=os.environ | {"OMP_WAIT_POLICY": "active"})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["lengths"]
+    assert [record.host.wait_policy for record in read_bench_records(out)] == ["passive"]
+
+
+def test_plain_runs_have_no_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    environments = []
+
+    def started(_: object, env: dict[str, str], **__: object) -> subprocess.CompletedProcess[str]:
+        environments.append(env.get("OMP_WAIT_POLICY"))
+        return subprocess.CompletedProcess([], 7)
+
+    monkeypatch.setattr(bench_plan.subprocess, "run", started)
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    for policy in ("plain", "passive"):
+        assert CliRunner().invoke(app, ["bench", "--wait-policy", policy]).exit_code == 7
+    assert environments == [None, "passive"]
+
+
+def test_other_commands_let_waiting_threads_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "")
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    CliRunner().invoke(app, ["draw", "dense", "--n", "4"])
+    assert os.environ["OMP_WAIT_POLICY"] == "passive"
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--generate", "--decode"], "expected one of --generate, --train-step, .*, got --generate and --decode"),
+    (["--generate", "--heads", "2"], "--generate does not go with --heads: leave that out"),
+    (["--preset", "tiny"], "the operator does not go with --preset"),
+    (["--decode", "--memory", "--plot", "x.png"], "--decode does not go with --memory or --plot"),
+    (["--all", "--json", "--out", "x.jsonl"], "--all does not go with --json"),
+    (["--all", "dense", "--out", "x.jsonl"], "--all does not go with patterns"),
+    (["--all"], "--all keeps records: expected --out FILE.jsonl with it, got none"),
+    (["--out", "x.json"], "expected --out to be a file that ends in .jsonl, got 'x.json'"),
+    (["--generate", "--against", "sdpa"], "--generate compares with none or transformers only: .* got sdpa"),
+    (["--decode", "--against", "flex"], "--decode compares with sdpa only"),
+    (["--wait-policy", "pasive"], "--wait-policy plain, passive, active, got 'pasive'. Did you mean 'passive'"),
+    (["--rounds", "0"], "expected --rounds to be at least 1, got 0"),
+    (["--lengths", "8,no"], "expected an integer ≥ 1 or a string such as '128k', got 'no'"),
+    (["--generate", "--preset", "gpt3", "--against", "none"], "unknown preset 'gpt3'"),
+])  # fmt: skip
+def test_errors(arguments: list[str], message: str) -> None:
+    assert re.search(message, error_of(*arguments)), error_of(*arguments)
+
+
+def test_a_file_of_other_records_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    out = tmp_path / "runs.jsonl"
+    out.write_text("{}\n")
+    assert "line 1: expected a benchmark's record" in error_of("--generate", "--out", str(out))
+
+
+def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert "pip install 'resolvent[bench]', or choose --against none" in error_of("--generate", "--quick")
+
+
+def test_results_takes_several_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from resolvent.bench import add_record
+
+    monkeypatch.chdir(tmp_path)
+    add_record(samples.training(), tmp_path / "docs" / "records" / "bench-here.jsonl")
+    mark = "<!-- records: bench-here {} -->\n<!-- end -->\n"
+    Path("one.md").write_text(mark.format("training"))
+    Path("two.md").write_text(mark.format("figure"))
+    runner, documents = CliRunner(), ["one.md", "two.md"]
+    check = runner.invoke(app, ["results", *documents, "--check"])
+    assert "one.md does not match docs/records: run 'resolvent results one.md'" in str(check.exception)
+    assert runner.invoke(app, ["results", *documents]).exit_code == 0
+    assert "| 256 | quadratic+cache |" in Path("one.md").read_text()
+    assert Path("figures/bench-here.png").exists()
+    done = runner.invoke(app, ["results", *documents, "--check"])
+    assert done.stdout == "one.md matches docs/records\ntwo.md matches docs/records\n"
+    Path("figures/bench-here.png").unlink()
+    assert "two.md does not match" in str(runner.invoke(app, ["results", *documents, "--check"]).exception)

@@ -1,0 +1,178 @@
+"""What is printed and published of benchmarks: ratios of the right times, in tables, documents and figures."""
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from resolvent.bench.record import PASSIVE, PLAIN, Missing, add_record
+from resolvent.errors import SettingError
+from resolvent.report.speed import panels_figure, record_panels
+from resolvent.studies import render
+from resolvent.studies.results import regenerate
+from resolvent.studies.speed import sections, tables
+from tests.bench import samples
+
+ROOT = Path(__file__).parents[2]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of all tables in Markdown."""
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+
+
+def test_generation_is_compared_with_both_caches() -> None:
+    shown = dict(tables.tables(samples.generation()))
+    assert list(shown)[:2] == ["tiny, generate() after 16 tokens", "tiny, batch 1 after 16 tokens"]
+    table = shown["tiny, batch 1 after 1,024 tokens"]
+    assert table.head == ("case", "ms per\ntoken", "least…\nmost", "para-\nmeters", "ms per\n100 M", "cache,\nMiB",
+                          "×\ndynamic", "×\nstatic")  # fmt: skip
+    # 5 ms · 64 = 320 ms of 0.8 M parameters, against 1,920 and 960 ms
+    assert table.rows[2] == ("quadratic+cache", "320", "288…384", "0.8 M", "40,000", "3.00", "6.0", "3.0")
+    alone = shown["tiny, batch 8, ragged after 1,024 tokens"]
+    assert [row[-1] for row in alone.rows] == ["1.00", "6.0"]
+    assert "×\nstatic" not in alone.head  # it did not run: a column of nothing is left out
+
+
+def test_training_is_compared_with_both_peers() -> None:
+    [_, (title, table)] = tables.tables(samples.training())
+    assert title == "tiny, batch 1 on 256 tokens"
+    row = dict(zip(table.head, table.rows[2], strict=True))
+    assert (row["×\nattention"], row["× HF\nGPT-2"], row["tokens\nper s"], row["peak,\nMiB"]) == (
+        "2.0",
+        "3.0",
+        "640",
+        "256",
+    )
+    assert row["of\nbound"] == "25 %"
+    [_, (_, slow)] = tables.tables(samples.training(seconds=8.0))
+    assert slow.head[1] == "s per\nstep"
+    assert slow.rows[2][1] == "8.00"
+
+
+def test_tables_fit_on_80_columns() -> None:
+    for record in (samples.generation("gpt2-125m", 138_000_000), samples.training(seconds=3.0)):
+        console = Console(width=80, file=io.StringIO())
+        for _, table in tables.tables(record):
+            console.print(render.terminal(table))
+        assert isinstance(console.file, io.StringIO)
+        cut = console.file.getvalue().replace("least…", "")
+        assert not re.search(r"…(?!\d)", cut), cut
+
+
+def test_notes_say_what_is_missing_and_why() -> None:
+    record = samples.generation()
+    [reason] = [each.reason for each in record.missing]
+    both = replace(record, missing=(*record.missing, Missing("attention", reason)))
+    notes = tables.notes(both)
+    assert notes[0] == "ms per token: median over 3 interleaved rounds; 2 threads, OMP_WAIT_POLICY: plain."
+    assert notes[-1] == f"Not measured: HF GPT-2, static; attention ({reason})."
+    assert any("filled with random numbers" in note for note in notes)
+
+
+def test_plain_runs_are_published_and_compared_with_passive_ones() -> None:
+    records = [samples.operator(PASSIVE, slower=0.5), samples.operator()]
+    assert sections.published(records, "operator") == records[1:]
+    assert sections.published(records[:1], "operator") == records[:1]
+    assert rows(sections.section(records, "operator"))[2] == ["64", "sdpa", "80.0", "72.0…96.0", "1.00", "50 %"]
+    compared = rows(sections.section(records, "wait-policy"))
+    shape = "operator, batch 1, 12 heads of 64, float32, forward and backward on 128 tokens"
+    assert compared[2][0] == shape
+    assert compared[3] == ["", "exponential", "40.0 ms", "20.0 ms", "2.0", "8.0", "8.0"]
+    assert "No records" in sections.section(records[1:], "wait-policy")
+
+
+def test_readme_has_a_column_for_each_pattern() -> None:
+    small = samples.generation()
+    large = samples.generation("gpt2-125m", 124_000_000)
+    text = sections.section([*samples.everything(), large], "readme")
+    table = rows(text)
+    assert table[0] == ["", "exponential", "quadratic+cache"]
+    assert [row[0].split(",")[0] for row in table[2:]] == [
+        "forward", "forward and backward", "one more token after 4", "gpt2-125m generating after 1",
+        "tiny training on 256 tokens"]  # fmt: skip
+    assert table[2][1:] == ["8.0", "4.0"]
+    assert table[5][1:] == ["", "3.0"]
+    assert small.shape not in table[5][0]
+    assert text.startswith("A CPU (znver4), 2 threads")
+
+
+def test_setup_says_what_and_where() -> None:
+    text = sections.section(samples.everything(), "setup")
+    for word in ("A CPU (znver4)", "avx512f", "2 threads", "torch 2.13.0", "abc1234", "100 GFLOP/s", "20 from memory"):
+        assert word in text
+
+
+def test_figures_show_the_times() -> None:
+    record = samples.training()
+    panels = record_panels(record)
+    assert [panel.title for panel in panels] == ["training step, batch 1", "training step, batch 1, memory"]
+    time, memory = panels_figure(panels).axes
+    lines = {container.get_label(): container.lines[0] for container in time.containers}
+    assert list(lines) == ["attention", "HF GPT-2", "quadratic+cache"]
+    assert lines["attention"].get_ydata().tolist() == pytest.approx([800, 800])
+    assert lines["attention"].get_linestyle() == "--"
+    assert memory.containers[2].lines[0].get_ydata().tolist() == [64, 256]
+    drawn = [axes.get_title() for axes in sections.figure(samples.everything()).axes if axes.get_title()]
+    assert drawn == ["generating, batch 1", "generating, batch 8, ragged", "training step, batch 1",
+                     "training step, batch 1, memory"]  # fmt: skip
+    with pytest.raises(SettingError, match="expected records of generation or of training to draw"):
+        sections.figure([samples.decoding()])
+
+
+DOCUMENT = "By hand.\n\n<!-- records: bench-here {} -->\nold\n<!-- end -->\nMore.\n"
+
+
+def test_documents_have_sections(tmp_path: Path) -> None:
+    for record in samples.everything():
+        add_record(record, tmp_path / "bench-here.jsonl")
+    for name in ("setup", "operator", "decode", "generate", "training", "wait-policy", "readme"):
+        made, figures = regenerate(DOCUMENT.format(name), tmp_path)
+        assert made == DOCUMENT.format(name).replace("old\n", sections.section(samples.everything(), name))
+        assert not figures
+    made, figures = regenerate(DOCUMENT.format("figure"), tmp_path)
+    assert "](figures/bench-here.png)\n\n<!-- end -->" in made
+    assert list(figures) == ["bench-here"]
+
+
+@pytest.mark.parametrize(("mark", "message"), [
+    ("bench-here generates", "unknown section 'generates' of benchmarks: expected setup, .* Did you mean 'generate'"),
+    ("bench-here", "unknown section '' of benchmarks"),
+    ("table1-small generate", "records of studies have no sections: expected 'table1-small' alone"),
+    ("benhc-here setup", "unknown records 'benhc-here': expected table1-…, .*bench-…. Did you mean 'bench'"),
+])  # fmt: skip
+def test_marks_that_name_nothing(tmp_path: Path, mark: str, message: str) -> None:
+    add_record(samples.decoding(), tmp_path / "bench-here.jsonl")
+    with pytest.raises(SettingError, match=message):
+        regenerate(f"<!-- records: {mark} -->\n<!-- end -->", tmp_path)
+
+
+@pytest.mark.parametrize("page", ["docs/bench.md", "README.md"])
+def test_published_speed_is_what_the_records_give(page: str) -> None:
+    before = (ROOT / page).read_text()
+    after, figures = regenerate(before, ROOT / "docs" / "records")
+    assert before == after
+    assert all((ROOT / "docs" / "figures" / f"{name}.png").exists() for name in figures)
+    assert (page == "docs/bench.md") == bool(figures)
+
+
+def test_published_speed_has_every_section_in_both_policies() -> None:
+    marks = re.findall(r"<!-- records: (bench-\S+) (\S+) -->", (ROOT / "docs" / "bench.md").read_text())
+    assert {section for _, section in marks} == {
+        "setup",
+        "operator",
+        "decode",
+        "generate",
+        "training",
+        "wait-policy",
+        "figure",
+    }
+    from resolvent.bench.record import KINDS, read_bench_records
+
+    records = read_bench_records(ROOT / "docs" / "records" / f"{marks[0][0]}.jsonl")
+    assert {(record.kind, record.host.wait_policy) for record in records} >= {
+        (kind, policy) for kind in KINDS for policy in (PLAIN, PASSIVE)
+    }
