@@ -28,6 +28,7 @@ FILES = Fuzzer(
         "cache": (readers.cache, 3),
         "checkpoint": (readers.checkpoint, 2),
         "record": (readers.record, 2),
+        "bench": (readers.bench, 1),
         "metrics": (readers.metrics, 1),
         "corpus": (readers.corpus, 2),
     },

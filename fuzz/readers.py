@@ -12,9 +12,11 @@ from fuzz import samples
 from fuzz.case import Case
 from fuzz.mutate import damage, distort, distorted_json, distorted_safetensors, dump
 from fuzz.permitted import permitted
+from resolvent.bench.record import KINDS, read_bench_records
 from resolvent.errors import RunError
 from resolvent.model import LanguageModel, ModelConfig
 from resolvent.ops import load_cache
+from resolvent.studies.speed.sections import section
 from resolvent.text import Corpus
 from resolvent.train import Record, RunConfig, train
 from resolvent.train.metrics import read_metrics
@@ -127,6 +129,15 @@ def record(case: Case) -> None:
         with permitted(*_REFUSALS) as other:
             read_records(folder / "runs.jsonl")
     case.count("refused", int(result.refused or other.refused))
+
+
+def bench(case: Case) -> None:
+    """Records of benchmarks, and all that documents show of them."""
+    with _damaged(case, samples.benchmarks()) as folder, permitted(*_REFUSALS) as result:
+        records = read_bench_records(folder / "bench.jsonl")
+        for name in ("setup", *KINDS, "wait-policy", "readme"):
+            section(records, name)
+    case.count("refused", int(result.refused))
 
 
 def metrics(case: Case) -> None:

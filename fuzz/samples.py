@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from resolvent.ops import decode_cache
 from resolvent.tasks import Copy
 from resolvent.text import prepare
 from resolvent.train import Progress, RunConfig, TrainConfig, train
+from tests.bench import samples as bench_samples
 from tests.operator_cases import extend, mixer_inputs
 
 Files = dict[str, bytes]
@@ -56,6 +58,13 @@ def finished_run() -> Files:
     with tempfile.TemporaryDirectory() as folder:
         train(CONFIG, Path(folder))
         return _files(Path(folder))
+
+
+@cache
+def benchmarks() -> Files:
+    """Records of every kind."""
+    lines = [json.dumps(record.to_dict()) for record in bench_samples.everything()]
+    return {"bench.jsonl": "\n".join(lines).encode() + b"\n"}
 
 
 @cache

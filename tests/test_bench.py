@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import resolvent as rv
-from resolvent.bench import bench, bench_decode, machine, peers
+from resolvent.bench import bench, bench_decode, machine, peers, read_bench_records
 from resolvent.bench.measure import gradients
 from resolvent.bench.models import long_text, training_step
 from resolvent.bench.results import Report, trend
@@ -264,10 +265,15 @@ def test_figures_show_the_times() -> None:
 COMMAND = ["bench", "exponential", "--n", "64", "--heads", "2", "--rounds", "2"]
 
 
-def test_command() -> None:
-    command = [sys.executable, "-m", "resolvent", *COMMAND, "--json", "--threads", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+def test_command(tmp_path: Path) -> None:
+    """In another process with its own policy for threads that wait, whatever it is in this one."""
+    out = tmp_path / "bench.jsonl"
+    options = ["--json", "--threads", "1", "--wait-policy", "passive", "--out", str(out)]
+    command = [sys.executable, "-m", "resolvent", *COMMAND, *options]
+    environment = os.environ | {"OMP_WAIT_POLICY": "active"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     report = json.loads(done.stdout)
+    assert [record.host.wait_policy for record in read_bench_records(out)] == ["passive"]
     [length] = report["lengths"]
     assert (length["n"], report["threads"], len(length["timings"])) == (64, 1, 2)
 

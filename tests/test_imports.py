@@ -95,7 +95,7 @@ print(*sorted(set(sys.modules) - before))
 @pytest.mark.parametrize("modules", [
     ["model.config", "tasks", "train", "train.config", "train.record", "train.state", "train.metrics"],
     ["studies.registry", "studies.results", "studies.factors", "studies.render", "studies.page", "studies.grid"],
-    ["cli"],
+    ["bench.record", "studies.speed.tables", "studies.speed.sections", "cli"],
 ])  # fmt: skip
 def test_configs_records_and_reports_load_no_torch(modules: list[str]) -> None:
     names = ", ".join(f"resolvent.{name}" for name in modules)
