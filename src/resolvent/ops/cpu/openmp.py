@@ -79,13 +79,13 @@ def _loaded() -> Path | None:
     if "ATen parallel backend: OpenMP" not in torch.__config__.parallel_info() or not hasattr(os, "RTLD_NOLOAD"):
         return None
     own = sorted(path for path in Path(torch.__file__).with_name("lib").glob("lib*omp*") if _NAMES.match(path.name))
-    found = own or sorted(set(_in_process()))
-    return found[0] if len(found) == 1 else None
+    libraries = own or sorted(set(_in_process()))
+    return libraries[0] if len(libraries) == 1 else None
 
 
 def _in_process() -> Iterator[Path]:
     if sys.platform == "linux":
-        for line in Path("/proc/self/maps").read_text().splitlines():
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
             path = Path(line.rpartition(" ")[2])
             if _NAMES.match(path.name):
                 yield path

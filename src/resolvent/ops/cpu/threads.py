@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ def no_scratch() -> tuple[()]:
 
 
 def in_threads(
-    work: Callable[..., None], heads: int, cuts: tuple[int, ...], scratch: Callable[[], Sequence[Any]] = no_scratch
+    work: Callable[..., None], heads: int, cuts: tuple[int, ...], scratch: Callable[[], Sequence[object]] = no_scratch
 ) -> None:
     """Run work(*scratch, first, last) over all jobs, heads × sequences, in as many threads as torch would use.
 
@@ -38,7 +37,7 @@ def in_threads(
     chunks = deque(_chunks(heads, cuts, threads))
 
     def take() -> None:
-        own: Sequence[Any] | None = None
+        own: Sequence[object] | None = None
         while True:
             try:
                 first, last = chunks.popleft()
