@@ -351,13 +351,13 @@ def test_a_document_shows_its_figures(tmp_path: Path, monkeypatch: pytest.Monkey
     records = [record("dense", 4.0), record("first-order", 5.0)]
     write_records(records, tmp_path / "docs" / "records" / "pareto-toy.jsonl")
     run = CliRunner()
-    assert run.invoke(app, ["results"], catch_exceptions=False).exit_code == 0
+    assert run.invoke(app, ["results", "docs/results.md"], catch_exceptions=False).exit_code == 0
     assert "![perplexity against complexity](figures/pareto-toy.png)" in document.read_text()
     assert shown.read_bytes().startswith(b"\x89PNG")
-    assert run.invoke(app, ["results", "--check"], catch_exceptions=False).exit_code == 0
+    assert run.invoke(app, ["results", "docs/results.md", "--check"], catch_exceptions=False).exit_code == 0
     shown.unlink()
     with pytest.raises(ValueError, match=r"results.md does not match docs/records"):
-        run.invoke(app, ["results", "--check"], catch_exceptions=False)
+        run.invoke(app, ["results", "docs/results.md", "--check"], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(("spec", "kind", "regime"), [

@@ -23,7 +23,8 @@ from resolvent.train.record import (
     write_records,
 )
 
-COMMITTED = sorted((Path(__file__).parents[2] / "docs" / "records").glob("*.jsonl"))
+RECORDS = Path(__file__).parents[2] / "docs" / "records"
+COMMITTED = sorted(path for path in RECORDS.glob("*.jsonl") if not path.name.startswith("bench-"))
 MODEL = ModelConfig(
     vocab_size=300, layers=2, dim=16, heads=2, pattern=("dense", "quadratic"), rule=("joint", "softmax")
 )

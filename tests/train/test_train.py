@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from resolvent.files import BusyError, locked
 from resolvent.model import LanguageModel, ModelConfig
 from resolvent.tasks import Copy
-from resolvent.train import DivergedError, Progress, Record, RunConfig, TrainConfig, train
+from resolvent.train import DivergedError, Progress, Record, RunConfig, TrainConfig, checkpoint, train
 from resolvent.train.accuracy import accuracy
 from resolvent.train.loop import learning_rate, make_optimizer
 from resolvent.train.record import AccuracyEvaluation
@@ -319,3 +319,11 @@ def test_checkpoints_of_version_1_are_resumed_to_the_bit(tmp_path: Path, paralle
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
     weights = [LanguageModel.load(tmp_path / name / "model").state_dict() for name in ("whole", "cut")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_what_a_kill_left_of_a_checkpoint_is_removed(tmp_path: Path) -> None:
+    """Safetensors writes to a file of another name first."""
+    for name in (".tmpAb12Cd", checkpoint.FILE, "metrics.jsonl"):
+        (tmp_path / name).touch()
+    checkpoint.remove(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]

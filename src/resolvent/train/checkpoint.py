@@ -75,12 +75,19 @@ def read(
 def remove(folder: Path) -> None:
     """A finished run needs none."""
     (folder / FILE).unlink(missing_ok=True)
+    _remove_leftovers(folder)
     _remove_folder(folder / FOLDER)
 
 
 def _remove_folder(folder: Path) -> None:
     (folder / shards.LATEST).unlink(missing_ok=True)  # first: nothing points to an incomplete one
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """What safetensors was writing when a process was killed. No other process writes to the folder of a run."""
+    for leftover in folder.glob(".tmp??????"):
+        leftover.unlink(missing_ok=True)
 
 
 def save(path: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, run: SavedRun) -> None:
@@ -90,6 +97,7 @@ def save(path: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, run
         for moment, value in optimizer.state[parameter].items():
             tensors[f"optimizer/{moment}/{name}"] = torch.as_tensor(value).detach().cpu().contiguous()
     header = {"format": FORMAT, "version": str(VERSION), "state": json.dumps(run.to_dict()), "sha256": UNSEALED}
+    _remove_leftovers(path.parent)
     with atomic_write(path) as temporary:
         save_file(tensors, temporary, metadata=header)
         seal(temporary)
