@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -28,18 +28,38 @@ class Request(NamedTuple):
 
 
 class Token(NamedTuple):
-    """One decoded token: its inputs (N = 1), the cache's tensors, the slots that it reads, and the one it goes into.
+    """One decoded token of each sequence: inputs (N = 1), the cache's tensors, slots to read, and those to write.
 
     Tensors of the cache: "values" and "keys_a" (B, G, slots, ·) where A reads the past, "outputs" (B, H, slots, D) and
-    "keys_b" where B does. `write` is -1 for a token that no later one reads.
+    "keys_b" where B does. Sequence b reads the slots `reads[begins[b] : begins[b + 1]]` and goes into `writes[b]`, -1 for
+    a token that no later one reads. Where all stand at one position, there is one entry for all of them.
     """
 
     inputs: Inputs
     cache: dict[str, Tensor]
     reads: Integers
-    write: int
+    begins: Integers
+    writes: Integers
     direct: bool  # whether A reads the past
     recurrent: bool
+
+    @property
+    def ragged(self) -> bool:
+        """Whether sequences stand at different positions."""
+        return len(self.writes) > 1
+
+    def by_sequence(self) -> Iterator[Token]:
+        """One token for each sequence, whose cache is a view."""
+        for b, write in enumerate(self.writes):
+            first, last = self.begins[b], self.begins[b + 1]
+            row = slice(b, b + 1)
+            yield self._replace(
+                inputs=Inputs(*(t[row] for t in self.inputs)),
+                cache={name: t[row] for name, t in self.cache.items()},
+                reads=self.reads[first:last],
+                begins=self.begins[b : b + 2] - first,
+                writes=write[None],
+            )
 
 
 @runtime_checkable
@@ -66,7 +86,7 @@ class Backend(Protocol):
         """The new rows of y = (I - B)^-1 A x with explicit coefficients."""
 
     def step(self, token: Token, scale: float) -> Tensor:
-        """The output of one token, (B, H, 1, D), whose rows then go into the cache. Without gradients."""
+        """The outputs of one token per sequence, (B, H, 1, D), whose rows then go into the cache. Without gradients."""
 
 
 @runtime_checkable

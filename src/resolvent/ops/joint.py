@@ -52,6 +52,8 @@ def mix(
 
 def step(token: Token, scale: float) -> Tensor:
     """One token out of a cache; as `Backend.step`, with "logs" (B, H, slots, 1) in the cache."""
+    if token.ragged:
+        return torch.cat([step(one, scale) for one in token.by_sequence()])
     inputs = Inputs(*(t[:, :, 0] for t in token.inputs))
     dtype, heads = compute_dtype(inputs.x), inputs.heads
     qb, gate = (repeat_heads(t.to(dtype), heads) for t in (inputs.qb, inputs.gate))
@@ -86,6 +88,8 @@ class DirectPart:
         return torch.nn.functional.pad(u.to(compute_dtype(u)), (0, 1))
 
     def step(self, token: Token, scale: float) -> Tensor:
+        if token.ragged:
+            return torch.cat([self.step(one, scale) for one in token.by_sequence()])
         inputs = Inputs(*(t[:, :, 0] for t in token.inputs))
         dtype = compute_dtype(inputs.x)
         terms, values = _direct_terms(inputs, _kept(token), scale, direct=True)
@@ -117,9 +121,10 @@ def _kept(token: Token) -> dict[str, Tensor]:
 
 
 def _keep(token: Token, new: dict[str, Tensor]) -> None:
-    if token.write >= 0:
+    (write,) = token.writes
+    if write >= 0:
         for name, tensor in token.cache.items():
-            tensor[:, :, token.write] = new[name]
+            tensor[:, :, write] = new[name]
 
 
 def _direct_terms(inputs: Inputs, kept: dict[str, Tensor], scale: float, *, direct: bool) -> tuple[Tensor, Tensor]:

@@ -179,6 +179,8 @@ def mix(inputs: Inputs, rows: Stage | Rows, scale: float, y_known: Tensor | None
 
 def step(token: Token, scale: float) -> Tensor:
     """One token from a cache: the same sums, over the slots that it reads."""
+    if token.ragged:
+        return torch.cat([step(one, scale) for one in token.by_sequence()])
     heads, dtype = token.inputs.heads, compute_dtype(token.inputs.x)
     x, qa, ka, qb, _, gate = (repeat_heads(t.to(dtype), heads)[:, :, 0] for t in token.inputs)
     slots = {name: repeat_heads(t.to(dtype), heads)[:, :, token.reads.tolist()] for name, t in token.cache.items()}
@@ -195,10 +197,11 @@ def step(token: Token, scale: float) -> Tensor:
             scores = (qb[:, :, None] * slots["keys_b"]).sum(-1) * scale
         y = y + g * (scores.softmax(-1)[..., None] * slots["outputs"]).sum(2)
     y = y.to(token.inputs.x.dtype)
-    if token.write >= 0:
+    (write,) = token.writes
+    if write >= 0:
         new = {"values": token.inputs.x, "keys_a": token.inputs.ka, "outputs": y[:, :, None], "keys_b": token.inputs.kb}
         for name, kept in token.cache.items():
-            kept[:, :, token.write] = new[name][:, :, 0]
+            kept[:, :, write] = new[name][:, :, 0]
     return y[:, :, None]
 
 

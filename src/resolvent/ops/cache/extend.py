@@ -21,16 +21,17 @@ def advance(
 ) -> Tensor:
     """Outputs of the new tokens; the cache, which has room for them, then holds what the tokens after them need.
 
-    `backend.mix` does long chunks, `backend.step` single tokens where no gradient is asked for. Sequences at the same
-    position go together; rows before `starts[b]` are padding, and their outputs zero.
+    `backend.mix` does long chunks of sequences at the same position, `backend.step` single tokens of sequences at any
+    position where no gradient is asked for; rows before `starts[b]` are padding, and their outputs zero.
     """
     n, heads = inputs.x.shape[-2], cache.heads
     if not cache.batch:
         return _no_rows(inputs.x, heads, backend)
     starts = starts or (0,) * cache.batch
-    together = len(set(zip(cache.positions.tolist(), starts, strict=True))) == 1
-    groups = [slice(0, cache.batch)] if together else [slice(b, b + 1) for b in range(cache.batch)]
     differentiable = torch.is_grad_enabled() and any(t.requires_grad for t in (*inputs, *cache.tensors.values()))
+    stepwise = n <= FEW and not differentiable
+    together = len(set(starts)) == 1 and (stepwise or len(set(cache.positions.tolist())) == 1)
+    groups = [slice(0, cache.batch)] if together else [slice(b, b + 1) for b in range(cache.batch)]
     if not differentiable and any(t.requires_grad for t in cache.tensors.values()):
         # A graph may still need the present ones.
         cache.tensors = {name: t.detach().clone() for name, t in cache.tensors.items()}
@@ -95,11 +96,9 @@ def _one_by_one(
     pattern, step = cache.pattern, joint.step if "logs" in tensors else backend.step
     outputs, n = [], chunk.x.shape[2]
     for t in range(n):
-        reads = cache.reads(group)
-        into, _ = cache.advance(group, 1)
+        reads, begins = cache.reads(group)
         inputs = chunk if n == 1 else Inputs(*(tensor[:, :, t : t + 1] for tensor in chunk))
-        write = int(into[0]) if len(into) else -1
-        token = Token(inputs, tensors, reads, write, pattern.direct == "all", pattern.recurrent)
+        token = Token(inputs, tensors, reads, begins, cache.take(group), pattern.direct == "all", pattern.recurrent)
         outputs.append(step(token, scale))
     return outputs[0] if n == 1 else torch.cat(outputs, 2)
 

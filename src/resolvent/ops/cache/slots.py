@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import final
 
 import numpy as np
@@ -18,7 +19,7 @@ from resolvent.patterns.checks import LARGEST_POSITION, require_length
 from resolvent.patterns.strides import Integers, listing_at_most
 from resolvent.tensor_files import StoredTensor, differences
 
-_NONE = np.empty(0, dtype=np.int64)
+_ZERO = np.zeros(1, dtype=np.int64)
 _FIRST_CAPACITY = 64
 _LAYOUT = ("batch", "heads", "kv_heads", "dim", "key_dim", "max_tokens", "normalize", "capacity")
 _LONGEST_SPELLING = 1 << 16
@@ -122,23 +123,43 @@ class DecodeCache(TensorCache):
         self.tensors = {name: _longer(tensor, more) for name, tensor in self.tensors.items()}
         self.expiry = np.pad(self.expiry, ((0, 0), (0, more)), constant_values=-1)
 
-    def reads(self, group: slice) -> Integers:
-        """The slots in which the next token of these sequences, all at one position, finds what it reads."""
-        position, pattern = int(self.positions[group.start]), self.pattern
-        if pattern.contiguous_columns:  # whatever is still alive
-            return np.flatnonzero(self.expiry[group.start] >= position)
-        return pattern.slots_of(pattern.sources(position))
+    def reads(self, group: slice) -> tuple[Integers, Integers]:
+        """The slots that the next token of each sequence reads, one sequence after another, and where each begins.
+
+        Where all stand at one position, they are listed once.
+        """
+        positions, expiry = self.positions[group], self.expiry[group]
+        if len(positions) == 1 or (positions == positions[0]).all():
+            positions, expiry = positions[:1], expiry[:1]
+        if self.pattern.contiguous_columns:  # whatever is still alive
+            alive = expiry >= positions[:, None]
+            return np.nonzero(alive)[1], np.concatenate([_ZERO, alive.sum(1).cumsum()])
+        listed = [_slots_read(self.pattern, position) for position in positions.tolist()]
+        if len(listed) == 1:
+            return listed[0], np.array([0, len(listed[0])])
+        return np.concatenate(listed), np.array([0, *map(len, listed)]).cumsum()
+
+    def take(self, group: slice) -> Integers:
+        """Count one token of each sequence as seen: the slot that it takes, -1 if none; listed as `reads` are."""
+        positions = self.positions[group]
+        distinct = [int(positions[0])] if (positions == positions[0]).all() else positions.tolist()
+        slots = [self.pattern.slot(position) for position in distinct]
+        for b, (position, slot) in enumerate(zip(distinct, slots, strict=True)):
+            if 0 <= slot < self.slots:  # the last token of a full cache is read by none
+                rows = group if len(distinct) == 1 else group.start + b
+                self.expiry[rows, slot] = position + min(self.pattern.life(position), LARGEST_POSITION)
+            else:
+                slots[b] = -1
+        self.positions[group] += 1
+        return np.array(slots)
 
     def advance(self, group: slice, count: int) -> tuple[Integers, Integers]:
-        """Count the next tokens as seen; which slots they take that stay alive, and which of them these are."""
+        """Count the next tokens of sequences at one position as seen.
+
+        Returns which slots they take that stay alive, and which of them these are.
+        """
         position, pattern = int(self.positions[group.start]), self.pattern
         self.positions[group] = position + count
-        if count == 1:  # a decoder waits for this: no arrays to work on
-            slot = pattern.slot(position)
-            if not 0 <= slot < self.slots:  # the last token of a full cache is read by none
-                return _NONE, _NONE
-            self.expiry[group, slot] = position + min(pattern.life(position), LARGEST_POSITION)
-            return np.array([slot]), np.array([0])
         kept = pattern.held(position + count)
         kept = kept[kept >= position]
         slots = pattern.slots_of(kept)
@@ -222,6 +243,12 @@ class DecodeCache(TensorCache):
             fits = (slots >= 0) & (slots < self.slots)
             self.expiry[row] = -1
             self.expiry[row, slots[fits]] = self.pattern.last_readers(kept[fits])
+
+
+@lru_cache(maxsize=64)
+def _slots_read(pattern: Stage, position: int) -> Integers:
+    """The same for all layers of a model, none of which writes to it. (Read-only arrays are another type to kernels.)"""
+    return pattern.slots_of(pattern.sources(position))
 
 
 def _check_length(spelling: str) -> None:

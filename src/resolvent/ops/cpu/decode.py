@@ -24,29 +24,29 @@ def step(token: Token, scale: float) -> Tensor:
     """See `Backend.step`."""
     if not _kernel_takes(token.inputs, token.cache):
         return portable.step(token, scale)
-    inputs, cache, reads, write, direct, recurrent = token
+    inputs, cache, reads, begins, writes, direct, recurrent = token
     x, gate, dk = inputs.x, inputs.gate, inputs.key_dim
-    heads, groups, d = gate.shape[0] * gate.shape[1], x.shape[0] * x.shape[1], x.shape[-1]
+    (batch, heads, _), groups, d = gate.shape, x.shape[1], x.shape[-1]
     y = x.new_empty((*gate.shape, d))
     kept = [cache.get(name, _NOTHING[x.dtype]) for name in ("values", "keys_a", "outputs", "keys_b")]
     slots = max(tensor.shape[2] for tensor in cache.values()) if cache else 0
     arrays = [as_array(t) for t in (*inputs, *kept, y)]
     sizes, scored = (d, dk, span(d, x), span(dk, x)), "keys_b" in cache
     share = heads // max(groups, 1)
-    settings = (reads, write, slots, share, *sizes, scalar(x, scale), direct, recurrent, scored)
-    capacity = (len(reads) // UNIT + 2) * UNIT
+    settings = (reads, begins, writes, heads, slots, share, *sizes, scalar(x, scale), direct, recurrent, scored)
+    capacity = (int(np.diff(begins).max()) // UNIT + 2) * UNIT
 
     def work(first: int, last: int) -> None:
         scratch = np.empty(capacity + 2, dtype=arrays[0].dtype)
         decode(*arrays, *settings, scratch, scratch[capacity:], first, last)
 
-    if len(reads) * heads < _WORTH_THREADS:
-        work(0, heads)
+    if len(reads) * heads * batch // len(writes) < _WORTH_THREADS:
+        work(0, batch * heads)
     else:
-        in_threads(work, heads, (0, 1))
-    if share > 1 and write >= 0:
+        in_threads(work, batch * heads, (0, 1))
+    if share > 1:
         x_, _, ka, _, kb, _, values, keys_a, _, keys_b, _ = arrays
-        keep(x_, ka, kb, values, keys_a, keys_b, groups, write, slots, *sizes, direct, scored)
+        keep(x_, ka, kb, values, keys_a, keys_b, writes, groups, slots, *sizes, direct, scored)
     return y
 
 

@@ -6,6 +6,7 @@ exist: a form over the pattern's edges (`edges.py`), and the recurrence itself (
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -65,26 +66,51 @@ def step(token: Token, scale: float) -> Tensor:
     inputs = Inputs(*(t[:, :, 0] for t in token.inputs))
     dtype, heads = compute_dtype(inputs.x), inputs.heads
     x, qa, ka, qb, _, gate = (repeat_heads(t.to(dtype), heads) for t in inputs)
-    slots = torch.tensor(token.reads, device=x.device)
-    kept = {name: repeat_heads(t.index_select(2, slots).to(dtype), heads) for name, t in token.cache.items()}
-    feeds = token.recurrent and len(token.reads) > 0
-    g = gate[..., None] if feeds else torch.zeros_like(gate)[..., None]
+    slots, valid = _padded_reads(token)
+    kept = {name: repeat_heads(_slots_of(t, slots).to(dtype), heads) for name, t in token.cache.items()}
+    if token.ragged:  # what lies in slots that a sequence does not read may be anything
+        kept = {name: torch.where(valid[:, None, :, None], t, 0) for name, t in kept.items()}
+    valid = valid[:, None]  # (B or 1, 1, reads)
+    feeds = valid.any(-1) & token.recurrent
+    g = torch.where(feeds, gate, 0)[..., None]
     y = (1 - g) * x
     if token.direct:
-        scores = torch.cat([(qa * ka).sum(-1, keepdim=True), (qa[:, :, None] * kept["keys_a"]).sum(-1)], dim=-1)
+        past = (qa[:, :, None] * kept["keys_a"]).sum(-1).masked_fill(~valid, -torch.inf)
+        scores = torch.cat([(qa * ka).sum(-1, keepdim=True), past], dim=-1)
         values = torch.cat([x[:, :, None], kept["values"]], dim=2)
         y = (1 - g) * ((scores * scale).softmax(-1)[..., None] * values).sum(2)
-    if feeds:
-        weights = kept["outputs"].new_ones(kept["outputs"].shape[:-1])
+    if token.recurrent and slots.shape[1]:
+        weights = valid.to(dtype)  # one read at most
         if "keys_b" in kept:
-            weights = ((qb[:, :, None] * kept["keys_b"]).sum(-1) * scale).softmax(-1)
+            weights = _softmax((qb[:, :, None] * kept["keys_b"]).sum(-1) * scale, valid)
         y = y + g * (weights[..., None] * kept["outputs"]).sum(2)
     y = y.to(inputs.x.dtype)
-    if token.write >= 0:
-        for name, row in (("values", inputs.x), ("keys_a", inputs.ka), ("outputs", y), ("keys_b", inputs.kb)):
-            if name in token.cache:
-                token.cache[name][:, :, token.write] = row
+    _write(token, {"values": inputs.x, "keys_a": inputs.ka, "outputs": y, "keys_b": inputs.kb})
     return y[:, :, None]
+
+
+def _padded_reads(token: Token) -> tuple[Tensor, Tensor]:
+    """The slots that each sequence reads, (B, most), and which of them are not padding; one row if all read alike."""
+    device = token.inputs.x.device
+    rows = [torch.from_numpy(own) for own in np.split(token.reads, token.begins[1:-1])]
+    slots = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
+    return slots.clamp(min=0), slots >= 0
+
+
+def _slots_of(t: Tensor, slots: Tensor) -> Tensor:
+    """(B, G, slots, D) → (B, G, reads, D)."""
+    if len(slots) == 1:
+        return t.index_select(2, slots[0])
+    return t.gather(2, slots[:, None, :, None].expand(-1, t.shape[1], -1, t.shape[3]))
+
+
+def _write(token: Token, new: dict[str, Tensor]) -> None:
+    """Rows (B, G, D) into the slots of their sequences."""
+    batch = np.arange(len(token.inputs.x))
+    writes = np.broadcast_to(token.writes, batch.shape)
+    rows, into = (torch.tensor(index[writes >= 0]) for index in (batch, writes))
+    for name, t in token.cache.items():
+        t[rows, :, into] = new[name][rows]
 
 
 def _solve(x: Tensor, alpha: Tensor, beta: Tensor | None, plan: EdgePlan, y_known: Tensor | None) -> Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from resolvent.disk_cache import cached_njit
-from resolvent.ops.cpu.kernels.forward import LOWEST, clear, copy_row, softmax
+from resolvent.ops.cpu.kernels.forward import LOWEST, clear, softmax
 from resolvent.ops.cpu.kernels.vectors import UNIT, dot, fma, load, prefetch, store, times
 
 # Rows lie anywhere in a long cache. So each pass over the sources asks for the rows of the next one: values while it
@@ -14,15 +14,15 @@ from resolvent.ops.cpu.kernels.vectors import UNIT, dot, fma, load, prefetch, st
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
-def _score(q, at, keys, base, reads, count, factor, d, size, weights, following, ahead, following_d, following_size):
+def _score(q, at, keys, base, reads, c0, c1, factor, d, size, weights, following, ahead, following_d, following_size):
     for e in range(0, d, len(size) * UNIT):
-        row = times(factor, load(q, np.uint64(at * d + e), size))
-        for c in range(count):
+        row = times(factor, load(q, np.uint64(at + e), size))
+        for c in range(c0, c1):
             j = base + reads[np.uint64(c)]
             if e == 0:
                 _ask(following, j + ahead, following_d, following_size)
             s = dot(row, load(keys, np.uint64(j * d + e), size))
-            weights[np.uint64(c)] = s if e == 0 else weights[np.uint64(c)] + s
+            weights[np.uint64(c - c0)] = s if e == 0 else weights[np.uint64(c - c0)] + s
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
@@ -32,76 +32,107 @@ def _ask(array, j, d, size):
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
-def _keep(x, ka, kb, values, keys_a, keys_b, group, write, slots, d, dk, size, size_k, direct, scored):
-    to = group * slots + write
+def _add(weights, values, base, reads, c0, c1, d, e, size, following, following_base, following_d, following_size, sums):
+    """`sums` + Σ weights · values over the slots that are read, from element e."""
+    for c in range(c0, c1):
+        j = reads[np.uint64(c)]
+        if e == 0:
+            _ask(following, following_base + j, following_d, following_size)
+        row = load(values, np.uint64((base + j) * d + e), size)
+        sums = fma(weights[np.uint64(c - c0)], row, sums)
+    return sums
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
+def copy_elements(source, at, target, to, d, size):
+    for e in range(0, d, len(size) * UNIT):
+        store(target, np.uint64(to + e), load(source, np.uint64(at + e), size))
+
+
+# forceinline would copy this into every caller; one call per head costs nothing.
+@njit(error_model="numpy", _nrt=False)
+def mix_head(
+    x, x_at, qa, qa_at, ka, ka_at, qb, qb_at, g, values, keys_a, outputs, keys_b, base, own, following, y, y_at,
+    reads, c0, c1, d, dk, size, size_k, scale, direct, recurrent, scored, weights, stats,
+):  # fmt: skip
+    """y of one head, which reads the slots reads[c0 … c1 - 1]; `x_at` and so on are where its rows begin.
+
+    `base` is the first slot of its values and keys, `own` that of its outputs, `following` that of the next head's keys.
+    """
+    one, nil = x.dtype.type(1), x.dtype.type(0)
+    count = c1 - c0
+    g = g if recurrent and count > 0 else nil
+    weight = one - g
     if direct:
-        copy_row(x, group, values, to, d, size)
-        copy_row(ka, group, keys_a, to, dk, size_k)
+        clear(weights, count + UNIT, LOWEST)
+        _score(qa, qa_at, keys_a, base, reads, c0, c1, scale, dk, size_k, weights, values, 0, d, size)
+        s = nil
+        for e in range(0, dk, len(size_k) * UNIT):
+            s += dot(load(qa, np.uint64(qa_at + e), size_k), load(ka, np.uint64(ka_at + e), size_k))
+        weights[np.uint64(count)] = scale * s
+        softmax(weights, 0, count + 1, one - g, stats, 0)
+        weight = weights[np.uint64(count)]
+    for e in range(0, d, len(size) * UNIT):
+        sums = times(weight, load(x, np.uint64(x_at + e), size))
+        if direct:
+            sums = _add(weights, values, base, reads, c0, c1, d, e, size, keys_b, base, dk, size_k, sums)
+        store(y, np.uint64(y_at + e), sums)
+    if recurrent and count > 0:
+        weights[np.uint64(0)] = g
+        if scored:
+            clear(weights, count, LOWEST)
+            _score(qb, qb_at, keys_b, base, reads, c0, c1, scale, dk, size_k, weights, outputs, own - base, d, size)
+            softmax(weights, 0, count, g, stats, 0)
+        for e in range(0, d, len(size) * UNIT):
+            sums = load(y, np.uint64(y_at + e), size)
+            sums = _add(weights, outputs, own, reads, c0, c1, d, e, size, keys_a, following, dk, size_k, sums)
+            store(y, np.uint64(y_at + e), sums)
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
+def keep_rows(x, x_at, ka, ka_at, kb, kb_at, values, keys_a, keys_b, to, d, dk, size, size_k, direct, scored):
+    """The value and the keys of a token into slot `to`."""
+    if direct:
+        copy_elements(x, x_at, values, to * d, d, size)
+        copy_elements(ka, ka_at, keys_a, to * dk, dk, size_k)
     if scored:
-        copy_row(kb, group, keys_b, to, dk, size_k)
+        copy_elements(kb, kb_at, keys_b, to * dk, dk, size_k)
 
 
 @cached_njit(nogil=True, error_model="numpy", _nrt=False)
 def decode(
     x, qa, ka, qb, kb, gate, values, keys_a, outputs, keys_b, y,
-    reads, write, slots, share, d, dk, size, size_k, scale, direct, recurrent, scored, weights, stats, first, last,
+    reads, begins, writes, heads, slots, share, d, dk, size, size_k, scale, direct, recurrent, scored, weights, stats,
+    first, last,
 ):  # fmt: skip
-    """One token of the heads first … last - 1: y, and then its rows go into slot `write` (nowhere if negative).
+    """One token of the heads first … last - 1 of all sequences, each of which has `heads`; then it goes into its slot.
 
     Of x, ka, kb, values and keys there is one head for every `share` heads. If they share, `keep` writes these.
     """
-    one, nil = x.dtype.type(1), x.dtype.type(0)
-    count = len(reads)
     for head in range(first, last):
-        group = head // share
-        base, own = group * slots, head * slots  # of values and keys; of outputs
-        g = gate[head] if recurrent and count > 0 else nil
-        weight = one - g
-        if direct:
-            clear(weights, count + UNIT, LOWEST)
-            _score(qa, head, keys_a, base, reads, count, scale, dk, size_k, weights, values, 0, d, size)
-            s = nil
-            for e in range(0, dk, len(size_k) * UNIT):
-                key = load(ka, np.uint64(group * dk + e), size_k)
-                s += dot(load(qa, np.uint64(head * dk + e), size_k), key)
-            weights[np.uint64(count)] = scale * s
-            softmax(weights, 0, count + 1, one - g, stats, 0)
-            weight = weights[np.uint64(count)]
-        for e in range(0, d, len(size) * UNIT):
-            sums = times(weight, load(x, np.uint64(group * d + e), size))
-            if direct:
-                for c in range(count):
-                    j = base + reads[np.uint64(c)]
-                    if e == 0 and scored:
-                        _ask(keys_b, j, dk, size_k)
-                    row = load(values, np.uint64(j * d + e), size)
-                    sums = fma(weights[np.uint64(c)], row, sums)
-            store(y, np.uint64(head * d + e), sums)
-        if recurrent and count > 0:
-            weights[np.uint64(0)] = g
-            if scored:
-                clear(weights, count, LOWEST)
-                _score(qb, head, keys_b, base, reads, count, scale, dk, size_k, weights, outputs, own - base, d, size)
-                softmax(weights, 0, count, g, stats, 0)
-            for e in range(0, d, len(size) * UNIT):
-                p = np.uint64(head * d + e)
-                sums = load(y, p, size)
-                for c in range(count):
-                    j = reads[np.uint64(c)]
-                    if e == 0 and direct:
-                        _ask(keys_a, (head + 1) // share * slots + j, dk, size_k)
-                    row = load(outputs, np.uint64((own + j) * d + e), size)
-                    sums = fma(weights[np.uint64(c)], row, sums)
-                store(y, p, sums)
+        sequence = head // heads if len(writes) > 1 else 0
+        write, group = writes[np.uint64(sequence)], head // share
+        base, own = group * slots, head * slots
+        mix_head(x, group * d, qa, head * dk, ka, group * dk, qb, head * dk, gate[np.uint64(head)],
+                 values, keys_a, outputs, keys_b, base, own, (head + 1) // share * slots, y, head * d,
+                 reads, begins[np.uint64(sequence)], begins[np.uint64(sequence + 1)],
+                 d, dk, size, size_k, scale, direct, recurrent, scored, weights, stats)  # fmt: skip
         if write >= 0:
             if recurrent:
-                copy_row(y, head, outputs, own + write, d, size)
+                copy_elements(y, head * d, outputs, (own + write) * d, d, size)
             if share == 1:
-                _keep(x, ka, kb, values, keys_a, keys_b, group, write, slots, d, dk, size, size_k, direct, scored)
+                keep_rows(x, group * d, ka, group * dk, kb, group * dk, values, keys_a, keys_b, base + write,
+                          d, dk, size, size_k, direct, scored)  # fmt: skip
 
 
 @cached_njit(nogil=True, error_model="numpy", _nrt=False)
-def keep(x, ka, kb, values, keys_a, keys_b, groups, write, slots, d, dk, size, size_k, direct, scored):
-    """Rows of a token into slot `write`, after all heads that share them are done: it may be a slot that they read."""
-    for group in range(groups):
-        _keep(x, ka, kb, values, keys_a, keys_b, group, write, slots, d, dk, size, size_k, direct, scored)
+def keep(x, ka, kb, values, keys_a, keys_b, writes, groups, slots, d, dk, size, size_k, direct, scored):
+    """Rows of a token into its slot, after all heads that share them are done: it may be a slot that they read.
+
+    `groups` is how many each sequence has.
+    """
+    for group in range(len(x) // d):
+        write = writes[np.uint64(group // groups if len(writes) > 1 else 0)]
+        if write >= 0:
+            keep_rows(x, group * d, ka, group * dk, kb, group * dk, values, keys_a, keys_b, group * slots + write,
+                      d, dk, size, size_k, direct, scored)  # fmt: skip
