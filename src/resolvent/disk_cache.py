@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +27,28 @@ def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """
     import numba
 
+    return _cached(partial(numba.njit, **options))
+
+
+def cached_cfunc(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.cfunc(signature, cache=True)`, likewise: a function that C can call, compiled where it is declared."""
+    import numba
+
+    return _cached(partial(numba.cfunc, signature, **options))
+
+
+def _cached(decorator: Callable[..., Callable[[Callable[..., Any]], Any]]) -> Callable[[Callable[..., Any]], Any]:
     def declare(function: Callable[..., Any]) -> Any:
         try:
             with _without_relative_home():
-                compiled = numba.njit(cache=True, **options)(function)
+                compiled = decorator(cache=True)(function)
         except RuntimeError:
             folder = temporary_folder()
             _notify(folder)
             if folder is None:
-                return numba.njit(**options)(function)
+                return decorator()(function)
             with _numba_folder(folder):
-                compiled = numba.njit(cache=True, **options)(function)
+                compiled = decorator(cache=True)(function)
         return _survive_full_disk(compiled)
 
     return declare

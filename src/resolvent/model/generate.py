@@ -153,8 +153,13 @@ def sample(logits: Tensor, sampling: Sampling, generators: Sequence[torch.Genera
         probabilities = ranked.softmax(-1)
         enough = probabilities.cumsum(-1) - probabilities >= top_p  # likelier ones have p already; the first stays
         scores = scores.masked_fill(torch.zeros_like(enough).scatter(-1, order, enough), -torch.inf)
-    rows = zip(scores.softmax(-1), generators, strict=True)
-    return torch.cat([torch.multinomial(row, 1, generator=generator) for row, generator in rows])
+    # The first token at which the sum of probabilities exceeds a random share of all of it. Rounding may leave none:
+    # then the last that has any.
+    sums = scores.softmax(-1).cumsum(-1)
+    shares = torch.stack([torch.rand(1, dtype=sums.dtype, device=sums.device, generator=g) for g in generators])
+    chosen = torch.searchsorted(sums, shares * sums[:, -1:], right=True)
+    last = torch.searchsorted(sums, sums[:, -1:].contiguous())
+    return torch.minimum(chosen, last)[:, 0]
 
 
 def _check_prompts(texts: list[list[int]], vocab_size: int) -> None:

@@ -16,6 +16,7 @@ from resolvent.coefficients.gates import at_least_float32
 from resolvent.mixer import Mixer, check_cache
 from resolvent.model import saving
 from resolvent.model.config import ModelConfig
+from resolvent.model.fused import next_logits
 from resolvent.model.generate import Prompts, SamplingOptions, generate, stream
 from resolvent.model.profile import StackProfile, profile
 from resolvent.ops import Cache, Caches
@@ -137,6 +138,11 @@ class LanguageModel(nn.Module):
         else:
             expected = {str(i): mixer.cache_signature for i, mixer in enumerate(self.mixers)}
             check_cache(cache, expected, tokens.shape[0], max_tokens)
+        if start is None and tokens.shape == (cache.batch, 1) and cache.batch:
+            cache.reserve(int(cache.positions.max()) + 1)
+            logits = next_logits(self, tokens, cache)  # type: ignore[arg-type]
+            if logits is not None:
+                return logits, cache
         positions = positions_of(tokens.shape[0], tokens.shape[1], tokens.device, None, start, cache.positions)
         cache.reserve(positions.longest)  # in all layers, or an error before anything is written
         hidden = self._through(tokens, positions, cache)

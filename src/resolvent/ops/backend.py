@@ -31,8 +31,8 @@ class Token(NamedTuple):
     """One decoded token of each sequence: inputs (N = 1), the cache's tensors, slots to read, and those to write.
 
     Tensors of the cache: "values" and "keys_a" (B, G, slots, ·) where A reads the past, "outputs" (B, H, slots, D) and
-    "keys_b" where B does. Sequence b reads the slots `reads[begins[b] : begins[b + 1]]` and goes into `writes[b]`, -1 for
-    a token that no later one reads. Where all stand at one position, there is one entry for all of them.
+    "keys_b" where B does. Sequence b reads the slots `reads[begins[b] : begins[b + 1]]` and goes into `writes[b]`, -1
+    for a token that no later one reads. Where all stand at one position, there is one entry for all of them.
     """
 
     inputs: Inputs

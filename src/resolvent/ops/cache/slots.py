@@ -153,6 +153,14 @@ class DecodeCache(TensorCache):
         self.positions[group] += 1
         return np.array(slots)
 
+    def follow(self, leader: DecodeCache, slots: Integers) -> None:
+        """What `take` does, where a cache of the same pattern at the same positions has just taken these slots."""
+        self.positions += 1
+        for b, slot in enumerate(slots.tolist()):
+            if slot >= 0:
+                rows = b if len(slots) > 1 else slice(None)
+                self.expiry[rows, slot] = leader.expiry[rows, slot]
+
     def advance(self, group: slice, count: int) -> tuple[Integers, Integers]:
         """Count the next tokens of sequences at one position as seen.
 
@@ -247,7 +255,7 @@ class DecodeCache(TensorCache):
 
 @lru_cache(maxsize=64)
 def _slots_read(pattern: Stage, position: int) -> Integers:
-    """The same for all layers of a model, none of which writes to it. (Read-only arrays are another type to kernels.)"""
+    """The same for all layers of a model; none writes to it. (Read-only arrays are another type to kernels.)"""
     return pattern.slots_of(pattern.sources(position))
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -54,6 +55,45 @@ def run_on_team(work: Callable[[], None], threads: int) -> bool:
     return True
 
 
+class TeamFunctions(NamedTuple):
+    """Addresses of functions of the team's library: to call one on all threads, and for these to call."""
+
+    thread_number: int
+    team_size: int
+    barrier: int
+
+
+def team_functions() -> TeamFunctions | None:
+    """What a compiled function that runs on the team may call; None if there is no team."""
+    return None if _forked or _parallel() is None else _functions()
+
+
+def run_compiled(function: int, data: int, threads: int) -> None:
+    """Call a compiled function with this argument on each of torch's threads, and wait for all."""
+    parallel = _compiled_parallel()
+    parallel(function, data, threads, 0)
+
+
+@cache
+def _compiled_parallel() -> Callable[[int, int, int, int], None]:
+    parallel = _library().GOMP_parallel
+    parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    parallel.restype = None
+    call: Callable[[int, int, int, int], None] = parallel
+    return call
+
+
+@cache
+def _functions() -> TeamFunctions:
+    names = ("omp_get_thread_num", "omp_get_num_threads", "GOMP_barrier")
+    return TeamFunctions(*(ctypes.cast(getattr(_library(), name), ctypes.c_void_p).value or 0 for name in names))
+
+
+def _library() -> ctypes.CDLL:
+    """Never loads it: if torch does not use this file, its threads are not torch's."""
+    return ctypes.CDLL(str(_loaded()), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+
+
 def library() -> Path | None:
     """The OpenMP library that torch runs on, if it can be called."""
     return None if _parallel() is None else _loaded()
@@ -61,12 +101,10 @@ def library() -> Path | None:
 
 @cache
 def _parallel() -> Callable[[object, int, int, int], None] | None:
-    path = _loaded()
-    if path is None:
+    if _loaded() is None:
         return None
     try:
-        # Never load it: if torch does not use this file, its threads are not torch's.
-        parallel = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW).GOMP_parallel
+        parallel = _library().GOMP_parallel
     except (OSError, AttributeError):
         return None
     parallel.argtypes, parallel.restype = [_CALLBACK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None

@@ -32,7 +32,9 @@ def _ask(array, j, d, size):
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
-def _add(weights, values, base, reads, c0, c1, d, e, size, following, following_base, following_d, following_size, sums):
+def _add(
+    weights, values, base, reads, c0, c1, d, e, size, following, following_base, following_d, following_size, sums
+):
     """`sums` + Σ weights · values over the slots that are read, from element e."""
     for c in range(c0, c1):
         j = reads[np.uint64(c)]
@@ -55,9 +57,9 @@ def mix_head(
     x, x_at, qa, qa_at, ka, ka_at, qb, qb_at, g, values, keys_a, outputs, keys_b, base, own, following, y, y_at,
     reads, c0, c1, d, dk, size, size_k, scale, direct, recurrent, scored, weights, stats,
 ):  # fmt: skip
-    """y of one head, which reads the slots reads[c0 … c1 - 1]; `x_at` and so on are where its rows begin.
+    """The output of one head, which reads the slots reads[c0 … c1 - 1]; `x_at` and so on are where its rows begin.
 
-    `base` is the first slot of its values and keys, `own` that of its outputs, `following` that of the next head's keys.
+    `base` is the first slot of its values and keys, `own` that of its outputs, `following` that of the keys to come.
     """
     one, nil = x.dtype.type(1), x.dtype.type(0)
     count = c1 - c0

@@ -100,6 +100,16 @@ def fma(typing, number, vector, start):
 
 
 @intrinsic
+def fma_vectors(typing, left, right, start):
+    """Of three vectors, element by element: left · right + start."""
+
+    def emit(context, builder, signature, arguments):
+        return _call(builder, context.get_value_type(left), "llvm.fmuladd", list(arguments))
+
+    return left(left, right, start), emit
+
+
+@intrinsic
 def times(typing, number, vector):
     """Of a number and a vector: number · vector."""
 
