@@ -44,6 +44,32 @@ def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 @cache
+def kernel_folder() -> Path | None:
+    """Where machine code is kept: NUMBA_CACHE_DIR, or beside the package, in the home, or in `temporary_folder`."""
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        return Path(os.environ["NUMBA_CACHE_DIR"]).absolute() / "resolvent"
+    home = _home()
+    usual = os.environ.get("XDG_CACHE_HOME") or (home and home / ".cache")
+    folders = [Path(__file__).with_name("kernels") / "__pycache__", *([Path(usual) / "resolvent"] if usual else [])]
+    folder = next(filter(_can_be_made, folders), None)
+    if folder is not None:
+        return folder
+    folder = temporary_folder()
+    _notify(folder)
+    return folder and folder / "kernels"
+
+
+def quiet_environment() -> dict[str, str]:
+    """For a process that has nothing to say about folders."""
+    return os.environ | {_NOTIFIED: "given"}
+
+
+def speaks() -> bool:
+    """Whether this process says what it does: of the processes of torchrun, one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@cache
 def temporary_folder() -> Path | None:
     """A folder of this user alone, below the system's temporary folder; None if it cannot be had.
 
@@ -139,7 +165,7 @@ def _survive_full_disk(compiled: Any) -> Any:
 
 
 def _notify(folder: Path | None) -> None:
-    if _NOTIFIED in os.environ or os.environ.get("RANK", "0") != "0":  # of the processes of torchrun, one speaks
+    if _NOTIFIED in os.environ or not speaks():
         return
     os.environ[_NOTIFIED] = "given"
     kept = "are compiled again by every process" if folder is None else f"are kept in {folder}"

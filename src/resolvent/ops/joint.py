@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from resolvent.kernels import Kernel
 from resolvent.ops.autograd import VmapInfo, map_in_front
 from resolvent.ops.backend import Backend, Token
-from resolvent.ops.cpu.kernels.joint import logs_forward
 from resolvent.ops.inputs import Inputs, repeat_heads
 from resolvent.ops.portable.edges import dots, spread
 from resolvent.ops.portable.plan import EdgePlan, edge_plan
@@ -37,6 +37,8 @@ from resolvent.ops.rows import Rows
 
 if TYPE_CHECKING:
     from resolvent.ops.autograd import Context
+
+_logs_forward = Kernel("joint.logs_forward")
 
 
 def mix(
@@ -209,7 +211,7 @@ def _on_cpu(direct: Tensor, feedback: Tensor, known: Tensor, p: EdgePlan) -> Ten
     logs = direct.new_empty((heads, p.known + p.new))
     logs[:, : p.known] = known.reshape(heads, p.known)
     arrays = [t.detach().reshape(heads, p.new, t.shape[-1]).resolve_neg().numpy() for t in (direct, feedback)]
-    logs_forward(arrays[0], arrays[1], p.rows.table, logs.numpy())
+    _logs_forward(arrays[0], arrays[1], p.rows.table, logs.numpy())
     return logs[:, p.known :].reshape(direct.shape[:-1])
 
 

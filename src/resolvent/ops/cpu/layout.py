@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from resolvent.ops.cpu.kernels.vectors import UNIT
+from resolvent.kernels import UNIT
 
 
 def padded_rows(t: Tensor) -> Tensor:
