@@ -174,10 +174,11 @@ def _receive_keys(
     qa, qb, dka, dkb, kept_a, kept_b, pitch, q_at, x_at, offsets, within, b0, b1, known, end, d, size, group,
     direct, scored_b,
 ):  # fmt: skip
+    yes = known >= 0  # a literal would be a type of its own, and compiled once more
     if direct:
-        _receive(kept_a, pitch, qa, q_at, dka, x_at, offsets, within, b0, b1, known, end, known <= end, d, size, group)
+        _receive(kept_a, pitch, qa, q_at, dka, x_at, offsets, within, b0, b1, known, end, yes, d, size, group)
     if scored_b:
-        _receive(kept_b, pitch, qb, q_at, dkb, x_at, offsets, within, b0, b1, known, end, known <= end, d, size, group)
+        _receive(kept_b, pitch, qb, q_at, dkb, x_at, offsets, within, b0, b1, known, end, yes, d, size, group)
 
 
 @cached_njit(nogil=True, error_model="numpy", _nrt=False)
@@ -194,7 +195,7 @@ def backward(
     gradients of their queries and keys are zero and not written.
     """
     one, nil, lowest = x.dtype.type(1), x.dtype.type(0), x.dtype.type(LOWEST)
-    zero, no = np.int64(0), known < 0
+    zero, no = np.int64(0), known < 0  # literals would be types of their own, and functions compiled for each
     rounded = len(last_reader) > 0
     scored_b = recurrent and most > 1
     kept_pitch = len(widths) + known + UNIT
@@ -245,8 +246,8 @@ def backward(
                             store(du, o, fma(weight_b[np.uint64(r * pitch + c)], row, load(du, o, size)))
             # Slopes <dU_i, x_j> and <dU_i, y_j>, their means under the weights, and so the gradients of the scores.
             if direct:
-                score(du, zero, x, x_at, one, offsets, table, starts, widths, known, b0, rows, width, group, d, size, nil,
-                      slope_a, pitch, -rows)  # fmt: skip
+                score(du, zero, x, x_at, one, offsets, table, starts, widths, known, b0, rows, width, group, d, size,
+                      nil, slope_a, pitch, -rows)  # fmt: skip
                 score_self(du, zero, x, x_at, one, widths, known, b0, rows, d, size, slope_a, pitch)
             else:
                 clear(weight_a, rows * pitch, nil)
@@ -259,8 +260,8 @@ def backward(
                     slope_a[r * pitch] = s
                     weight_a[r * pitch] = one
             if fed:
-                score(du, zero, y, x_at, one, offsets, table, starts, widths, known, b0, rows, width, group, d, size, nil,
-                      slope_b, pitch, -rows)  # fmt: skip
+                score(du, zero, y, x_at, one, offsets, table, starts, widths, known, b0, rows, width, group, d, size,
+                      nil, slope_b, pitch, -rows)  # fmt: skip
             for r in range(rows):
                 count = widths[b0 + r - known]
                 g = gate[q_at + b0 + r] if recurrent and count > 0 else nil

@@ -20,7 +20,8 @@ def main(words: list[str]) -> None:
             sys.exit("no folder can be written")
         with _locked(variant.path):
             if variant.read() is None:
-                from resolvent.kernels.emit import compile_object  # Numba, which those who only wait do not need
+                sys.modules.setdefault("scipy", None)  # type: ignore[arg-type]  # Numba would import it, in vain
+                from resolvent.kernels.emit import compile_object  # and Numba, which those who only wait do not need
 
                 code = compile_object(variant)
                 _check(code, variant.symbol)
@@ -50,7 +51,9 @@ def _check(code: bytes, symbol: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.o"
         path.write_bytes(code)
-        subprocess.run([sys.executable, "-P", str(Path(__file__).with_name("loader.py")), str(path), symbol], check=True)
+        subprocess.run(
+            [sys.executable, "-P", str(Path(__file__).with_name("loader.py")), str(path), symbol], check=True
+        )
 
 
 if __name__ == "__main__":

@@ -6,12 +6,9 @@ is needed, and compiling takes half as long. So this changes Numba's own setting
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
-
-sys.modules["scipy"] = None  # type: ignore[assignment]  # Numba would import it, for what no kernel uses
 
 import numpy as np
 from llvmlite import ir

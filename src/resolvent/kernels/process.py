@@ -50,13 +50,14 @@ def start(groups: Iterable[Sequence[Variant]]) -> None:
     """
     if _forked or os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return
+    none = subprocess.DEVNULL
     with _lock:
         for group in groups:
             missing = [v for v in group if v.path is not None and not v.path.exists() and v not in _started]
             if missing:
                 _announce()
                 with suppress(OSError):  # no more processes: the first call tries again
-                    child = subprocess.Popen(command(missing), env=_environment(), **_SILENT)
+                    child = subprocess.Popen(command(missing), env=_environment(), stdin=none, stdout=none, stderr=none)
                     _started.update(dict.fromkeys(missing, child))
 
 
@@ -73,9 +74,6 @@ def compile_now(variants: Sequence[Variant]) -> str | None:
 
 def command(variants: Sequence[Variant]) -> list[str]:
     return [sys.executable, "-P", "-m", "resolvent.kernels.compiler", *(word for v in variants for word in v)]
-
-
-_SILENT = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
 def _environment() -> dict[str, str]:

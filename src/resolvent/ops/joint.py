@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -210,8 +211,10 @@ def _on_cpu(direct: Tensor, feedback: Tensor, known: Tensor, p: EdgePlan) -> Ten
     heads = direct.shape[0] * direct.shape[1]
     logs = direct.new_empty((heads, p.known + p.new))
     logs[:, : p.known] = known.reshape(heads, p.known)
-    arrays = [t.detach().reshape(heads, p.new, t.shape[-1]).resolve_neg().numpy() for t in (direct, feedback)]
-    _logs_forward(arrays[0], arrays[1], p.rows.table, logs.numpy())
+    arrays = [
+        t.detach().reshape(heads, p.new, t.shape[-1]).contiguous().resolve_neg().numpy() for t in (direct, feedback)
+    ]
+    _logs_forward(arrays[0], arrays[1], np.ascontiguousarray(p.rows.table), logs.numpy())
     return logs[:, p.known :].reshape(direct.shape[:-1])
 
 

@@ -129,7 +129,9 @@ def _run_back(decay: Tensor, y: Tensor | None, initial: Tensor | None, dy: Tenso
 def _over_sequences(kernel: Kernel, tensors: list[Tensor | None], x: Tensor) -> None:
     """In threads. To divide channels too was measured to be slower: rows read by halves are not prefetched."""
     batch, n, c = x.shape
-    arrays = [(x.new_empty(0) if t is None else t.detach().reshape(-1)).resolve_neg().numpy() for t in tensors]
+    arrays = [
+        (x.new_empty(0) if t is None else t.detach().reshape(-1).contiguous()).resolve_neg().numpy() for t in tensors
+    ]
     if x.numel() < _WORTH_THREADS:
         kernel(*arrays, n, c, 0, batch)
     else:
