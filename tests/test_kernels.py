@@ -92,6 +92,7 @@ def test_what_is_on_disk_or_under_way_is_not_started(folder: Path) -> None:
     process.start([[SCAN]])
     assert process._started == {SCAN: child}
     assert process.obtain(SCAN) is not None
+    child.wait()
     process._started.clear()
     process.start([[SCAN]])
     assert process._started == {}

@@ -23,6 +23,7 @@ _LONGEST = 600  # seconds that a process may take
 _POLL = 0.01
 
 _started: dict[Variant, subprocess.Popen[bytes]] = {}
+_others: dict[Variant, subprocess.Popen[bytes]] = {}  # of the process that forked this one: not ours to wait for
 _lock = threading.RLock()
 _forked = False
 
@@ -110,6 +111,7 @@ def _announce() -> None:
 def _after_fork() -> None:
     global _forked, _lock
     _forked, _lock = True, threading.RLock()
+    _others.update(_started)
     _started.clear()
 
 

@@ -211,10 +211,9 @@ def _on_cpu(direct: Tensor, feedback: Tensor, known: Tensor, p: EdgePlan) -> Ten
     heads = direct.shape[0] * direct.shape[1]
     logs = direct.new_empty((heads, p.known + p.new))
     logs[:, : p.known] = known.reshape(heads, p.known)
-    arrays = [
-        t.detach().reshape(heads, p.new, t.shape[-1]).contiguous().resolve_neg().numpy() for t in (direct, feedback)
-    ]
-    _logs_forward(arrays[0], arrays[1], np.ascontiguousarray(p.rows.table), logs.numpy())
+    shaped = (t.detach().reshape(heads, p.new, t.shape[-1]) for t in (direct, feedback))
+    arrays = [t.contiguous().resolve_neg().numpy() for t in shaped]
+    _logs_forward(*arrays, np.ascontiguousarray(p.rows.table), logs.numpy())
     return logs[:, p.known :].reshape(direct.shape[:-1])
 
 
