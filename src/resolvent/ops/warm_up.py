@@ -15,6 +15,7 @@ from resolvent.ops.rows import Rows, rows_of
 from resolvent.ops.scan import scan
 from resolvent.patterns import Pattern, explicit, pattern
 
+_TOKENS = 32  # so many that cache-efficient strides differ from others
 HEAD_DIMS = (16, 32, 64)  # and their multiples: 48 is three times 16, 128 twice 64
 
 
@@ -22,22 +23,22 @@ def usual_variants(dtype: torch.dtype = torch.float32) -> list[Variant]:
     """Sweeps forward and backward, decoding, solving and scans, for every size of heads."""
     shifted, listed, general = pattern("exponential"), pattern("exponential+cache"), explicit(_two_before)
     for chosen in (shifted, listed, general):
-        rows_of(chosen.stages[0], (0, 3)).local_table  # noqa: B018  # now, while kernels run
+        rows_of(chosen.stages[0], (0, _TOKENS)).local_table  # noqa: B018  # now, while kernels run
     with _one_thread(), variants_of() as wanted:
-        Rows(listed.stages[0], (0, 3)).local_table  # noqa: B018
+        Rows(listed.stages[0], (0, _TOKENS)).local_table  # noqa: B018
         for d in HEAD_DIMS:
             for chosen in (shifted, general):
                 _mix(chosen, d, dtype)
             _decode(listed, d, dtype)
         _solve(shifted, dtype)
-        decay, x = (_ones(1, 3, 4, dtype=dtype) for _ in range(2))
+        decay, x = (_ones(1, _TOKENS, 4, dtype=dtype) for _ in range(2))
         scan(decay, x).sum().backward()
     return list(dict.fromkeys(wanted))
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """This one, in which kernels are listed."""
+    """The one in which kernels are listed."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -51,8 +52,8 @@ def _two_before(i: int) -> list[int]:
 
 
 def _mix(chosen: Pattern, d: int, dtype: torch.dtype) -> None:
-    x, q, k = (_ones(1, 1, 3, d, dtype=dtype) for _ in range(3))
-    mix(x, chosen, a=(q, k), b=(q, k), gate=_ones(1, 1, 3, dtype=dtype) / 2, backend="cpu").sum().backward()
+    x, q, k = (_ones(1, 1, _TOKENS, d, dtype=dtype) for _ in range(3))
+    mix(x, chosen, a=(q, k), b=(q, k), gate=_ones(1, 1, _TOKENS, dtype=dtype) / 2, backend="cpu").sum().backward()
 
 
 @torch.no_grad()
@@ -64,9 +65,9 @@ def _decode(chosen: Pattern, d: int, dtype: torch.dtype) -> None:
 
 
 def _solve(chosen: Pattern, dtype: torch.dtype) -> None:
-    width = chosen.widest_row(3)
-    alpha, beta = _ones(1, 1, 3, width + 1, dtype=dtype), _ones(1, 1, 3, width, dtype=dtype)
-    solve(_ones(1, 1, 3, 16, dtype=dtype), chosen, alpha, beta, backend="cpu").sum().backward()
+    width = chosen.widest_row(_TOKENS)
+    alpha, beta = _ones(1, 1, _TOKENS, width + 1, dtype=dtype), _ones(1, 1, _TOKENS, width, dtype=dtype)
+    solve(_ones(1, 1, _TOKENS, 16, dtype=dtype), chosen, alpha, beta, backend="cpu").sum().backward()
 
 
 def _ones(*shape: int, dtype: torch.dtype) -> Tensor:

@@ -24,17 +24,17 @@ def _sweeps(dtype: torch.dtype, d: int) -> tuple[tuple[Variant, ...], ...]:
     row, gate = _zeros(d, dtype), _zeros(1, dtype)[..., 0]
     inputs = [row, row, row, row, row, gate]
     with variants_of() as first:
-        _rows("exponential+cache").local_table  # noqa: B018
+        _rows("exponential+cache", 32).local_table  # noqa: B018
         y, saved = forward(inputs, _rows("exponential"), 1.0)
     with variants_of() as second:
         backward(row, y, saved, inputs, _rows("exponential"), 1.0)
     return tuple(second), tuple(first)
 
 
-def _rows(spelling: str) -> Rows:
-    """One token. Not `rows_of`, which would keep tables that nobody has filled."""
+def _rows(spelling: str, n: int = 1) -> Rows:
+    """Not `rows_of`, which would keep tables that nobody has filled."""
     (stage,) = pattern(spelling).stages
-    return Rows(stage, (0, 1))
+    return Rows(stage, (0, n))
 
 
 def _zeros(size: int, dtype: torch.dtype) -> Tensor:
