@@ -13,12 +13,12 @@ SOURCE = Path(rv.__file__).parent
 
 # From left to right: a box imports only boxes to its left (and itself).
 FLOW = [
-    "errors", "files", "disk_cache", "untrusted", "fields", "tensor_files", "patterns", "rules", "analysis", "ops",
-    "coefficients", "mixer", "model", "batch", "text", "tasks", "train", "bench", "report", "studies", "cli",
+    "errors", "files", "disk_cache", "untrusted", "fields", "tensor_files", "kernels", "patterns", "rules", "analysis",
+    "ops", "coefficients", "mixer", "model", "batch", "text", "tasks", "train", "bench", "report", "studies", "cli",
 ]  # fmt: skip
 WITHOUT_TORCH = [
-    "errors", "files", "disk_cache", "untrusted", "fields", "tensor_files", "patterns", "rules", "analysis", "batch",
-    "text", "tasks", "report", "cli",
+    "errors", "files", "disk_cache", "untrusted", "fields", "tensor_files", "kernels", "patterns", "rules", "analysis",
+    "batch", "text", "tasks", "report", "cli",
 ]  # fmt: skip
 
 

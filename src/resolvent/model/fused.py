@@ -16,9 +16,9 @@ from torch.nn.modules import module as all_modules
 from resolvent.coefficients.gates import ConstantGate, ScalarGate, TokenGate
 from resolvent.coefficients.layer import HeadGroup, split_cache
 from resolvent.coefficients.softmax import SoftmaxCoefficients
+from resolvent.kernels import UNIT
 from resolvent.mixer import Mixer
 from resolvent.ops import Cache, Caches, DecodeCache
-from resolvent.ops.cpu.kernels.vectors import UNIT
 from resolvent.ops.cpu.stack import StackBlock, StackShape, Table, advance_stack
 from resolvent.ops.precision import autocast_enabled
 from resolvent.rules.softmax import Softmax

@@ -20,6 +20,7 @@ from pathlib import Path
 from resolvent import disk_cache
 from resolvent.errors import RunError, SettingError
 from resolvent.files import require_writable
+from resolvent.kernels import process
 from resolvent.patterns import as_pattern
 from resolvent.train import metrics, record
 from resolvent.train.config import RunConfig
@@ -170,7 +171,11 @@ def _reason(cell: Cell) -> str:
     """The last line of its output."""
     log = cell.folder / _LOG
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(disk_cache.NOTICE)]
+    lines = [
+        line
+        for line in text.splitlines()
+        if line.strip() and not line.startswith((disk_cache.NOTICE, process.COMPILING))
+    ]
     full = shutil.disk_usage(cell.folder).free < _MIN_FREE
     reason = lines[-1] if lines else "the disk is full" if full else "killed"
     return f"{reason} (see {log})"

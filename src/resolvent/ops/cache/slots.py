@@ -133,7 +133,7 @@ class DecodeCache(TensorCache):
             positions, expiry = positions[:1], expiry[:1]
         if self.pattern.contiguous_columns:  # whatever is still alive
             alive = expiry >= positions[:, None]
-            return np.nonzero(alive)[1], np.concatenate([_ZERO, alive.sum(1).cumsum()])
+            return np.ascontiguousarray(np.nonzero(alive)[1]), np.concatenate([_ZERO, alive.sum(1).cumsum()])
         listed = [_slots_read(self.pattern, position) for position in positions.tolist()]
         if len(listed) == 1:
             return listed[0], np.array([0, len(listed[0])])

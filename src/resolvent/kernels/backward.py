@@ -21,9 +21,8 @@ import numpy as np
 from numba import njit
 
 from resolvent.disk_cache import cached_njit
-from resolvent.ops.cpu.kernels.forward import (
+from resolvent.kernels.forward import (
     LOWEST,
-    STATS,
     add,
     clear,
     copy_row,
@@ -32,8 +31,8 @@ from resolvent.ops.cpu.kernels.forward import (
     score,
     score_self,
 )
-from resolvent.ops.cpu.kernels.vectors import (
-    UNIT,
+from resolvent.kernels.sizes import STATS, UNIT
+from resolvent.kernels.vectors import (
     dot,
     exp_less,
     fma,
@@ -175,10 +174,11 @@ def _receive_keys(
     qa, qb, dka, dkb, kept_a, kept_b, pitch, q_at, x_at, offsets, within, b0, b1, known, end, d, size, group,
     direct, scored_b,
 ):  # fmt: skip
+    yes = known >= 0  # a literal would be a type of its own, and compiled once more
     if direct:
-        _receive(kept_a, pitch, qa, q_at, dka, x_at, offsets, within, b0, b1, known, end, True, d, size, group)
+        _receive(kept_a, pitch, qa, q_at, dka, x_at, offsets, within, b0, b1, known, end, yes, d, size, group)
     if scored_b:
-        _receive(kept_b, pitch, qb, q_at, dkb, x_at, offsets, within, b0, b1, known, end, True, d, size, group)
+        _receive(kept_b, pitch, qb, q_at, dkb, x_at, offsets, within, b0, b1, known, end, yes, d, size, group)
 
 
 @cached_njit(nogil=True, error_model="numpy", _nrt=False)
@@ -194,7 +194,8 @@ def backward(
     `within[m]` is the number of offsets ≤ m. Where B's softmax runs over one source only, or A is diagonal, the
     gradients of their queries and keys are zero and not written.
     """
-    one, nil = x.dtype.type(1), x.dtype.type(0)
+    one, nil, lowest = x.dtype.type(1), x.dtype.type(0), x.dtype.type(LOWEST)
+    zero, no = np.int64(0), known < 0  # literals would be types of their own, and functions compiled for each
     rounded = len(last_reader) > 0
     scored_b = recurrent and most > 1
     kept_pitch = len(widths) + known + UNIT
@@ -214,12 +215,12 @@ def backward(
             # The weights again, A~ and B~.
             if scored_b:
                 score(qb, q_at, kb, x_at, scale, offsets, table, starts, widths, known, b0, rows, width, group, dk,
-                      size_k, LOWEST, weight_b, pitch, -rows)  # fmt: skip
+                      size_k, lowest, weight_b, pitch, -rows)  # fmt: skip
             else:
-                clear(weight_b, rows * pitch, 0)
+                clear(weight_b, rows * pitch, nil)
             if direct:
                 score(qa, q_at, ka, x_at, scale, offsets, table, starts, widths, known, b0, rows, width, group, dk,
-                      size_k, LOWEST, weight_a, pitch, -rows)  # fmt: skip
+                      size_k, lowest, weight_a, pitch, -rows)  # fmt: skip
                 score_self(qa, q_at, ka, x_at, scale, widths, known, b0, rows, dk, size_k, weight_a, pitch)
             for r in range(rows):
                 at = np.uint64(STATS * (q_at + b0 + r))
@@ -245,12 +246,12 @@ def backward(
                             store(du, o, fma(weight_b[np.uint64(r * pitch + c)], row, load(du, o, size)))
             # Slopes <dU_i, x_j> and <dU_i, y_j>, their means under the weights, and so the gradients of the scores.
             if direct:
-                score(du, 0, x, x_at, one, offsets, table, starts, widths, known, b0, rows, width, group, d, size, 0,
-                      slope_a, pitch, -rows)  # fmt: skip
-                score_self(du, 0, x, x_at, one, widths, known, b0, rows, d, size, slope_a, pitch)
+                score(du, zero, x, x_at, one, offsets, table, starts, widths, known, b0, rows, width, group, d, size,
+                      nil, slope_a, pitch, -rows)  # fmt: skip
+                score_self(du, zero, x, x_at, one, widths, known, b0, rows, d, size, slope_a, pitch)
             else:
-                clear(weight_a, rows * pitch, 0)
-                clear(slope_a, rows * pitch, 0)
+                clear(weight_a, rows * pitch, nil)
+                clear(slope_a, rows * pitch, nil)
                 for r in range(rows):
                     s = nil
                     for e in range(0, d, len(size) * UNIT):
@@ -259,8 +260,8 @@ def backward(
                     slope_a[r * pitch] = s
                     weight_a[r * pitch] = one
             if fed:
-                score(du, 0, y, x_at, one, offsets, table, starts, widths, known, b0, rows, width, group, d, size, 0,
-                      slope_b, pitch, -rows)  # fmt: skip
+                score(du, zero, y, x_at, one, offsets, table, starts, widths, known, b0, rows, width, group, d, size,
+                      nil, slope_b, pitch, -rows)  # fmt: skip
             for r in range(rows):
                 count = widths[b0 + r - known]
                 g = gate[q_at + b0 + r] if recurrent and count > 0 else nil
@@ -292,12 +293,12 @@ def backward(
                     fresh = high <= b1  # no later block reads it
                     high = min(high, b1)
                     if direct:
-                        _pass_on(weight_a, pitch, column, du, 0, dx, x_at, j, b0, low, high, fresh, d, size)
+                        _pass_on(weight_a, pitch, column, du, zero, dx, x_at, j, b0, low, high, fresh, d, size)
                         _pass_on(slope_a, pitch, column, qa, q_at, dka, x_at, j, b0, low, high, fresh, dk, size_k)
                     if fresh and j < b0:
                         copy_row(dy, x_at + j, du, j, d, size)
                     if fed and j < b0:
-                        _pass_on(weight_b, pitch, column, du, 0, du, 0, j, b0, low, high, False, d, size)
+                        _pass_on(weight_b, pitch, column, du, zero, du, zero, j, b0, low, high, no, d, size)
                     if scored_b:
                         _pass_on(slope_b, pitch, column, qb, q_at, dkb, x_at, j, b0, low, high, fresh, dk, size_k)
                     for i in range(low, high):
@@ -315,7 +316,7 @@ def backward(
                             kept_slope_b[o] = slope_b[p]
                 if direct:  # and dX from the block's own rows
                     _receive(
-                        kept_a, kept_pitch, du, 0, dx, x_at, offsets, within, b0, b1, b0, b1, False, d, size, group
+                        kept_a, kept_pitch, du, zero, dx, x_at, offsets, within, b0, b1, b0, b1, no, d, size, group
                     )
                 _receive_keys(qa, qb, dka, dkb, kept_slope_a, kept_slope_b, kept_pitch, q_at, x_at, offsets, within,
                               b0, b1, known, end, dk, size_k, group, direct, scored_b)  # fmt: skip
@@ -325,14 +326,14 @@ def backward(
                         row = load(du, np.uint64((b0 + r) * d + e), size)
                         store(dx, np.uint64((x_at + b0 + r) * d + e), times(own_weight[np.uint64(r)], row))
             else:
-                _add_self(own_weight, du, 0, dx, x_at, b0, rows, d, size)
+                _add_self(own_weight, du, zero, dx, x_at, b0, rows, d, size)
                 _add_self(own_slope, qa, q_at, dka, x_at, b0, rows, dk, size_k)
         if not rounded and known > 0:
             for row in range(known):
                 copy_row(dy, x_at + row, du, row, d, size)
-            _receive_far(kept_a, kept_b, kept_pitch, du, dx, x_at, offsets, within, 0, known, end, direct, recurrent,
+            _receive_far(kept_a, kept_b, kept_pitch, du, dx, x_at, offsets, within, zero, known, end, direct, recurrent,
                          d, size, group)  # fmt: skip
             _receive_keys(qa, qb, dka, dkb, kept_slope_a, kept_slope_b, kept_pitch, q_at, x_at, offsets, within,
-                          0, known, known, end, dk, size_k, group, direct, scored_b)  # fmt: skip
+                          zero, known, known, end, dk, size_k, group, direct, scored_b)  # fmt: skip
         for row in range(known):  # with known rows there is one sequence, and a job is a head
             copy_row(du, row, dy_known, job * known + row, d, size)

@@ -11,7 +11,6 @@ for each group of heads.
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
 from llvmlite import ir
@@ -19,38 +18,11 @@ from numba import from_dtype, njit, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import get_itemsize, populate_array
 
-from resolvent.disk_cache import cached_cfunc
-from resolvent.ops.cpu.kernels.decode import copy_elements, keep_rows, mix_head
-from resolvent.ops.cpu.kernels.vectors import UNIT, fma_vectors, less, load, product, splat, store, total
-
-
-def _integers_named(*names):
-    return np.dtype([(name, np.int64) for name in names])
-
-
-# Addresses of float32 parameters, 0 for one that is not there, and sizes. Without `gate`, gates are given: one number
-# per head, at `gate_step`.
-BLOCK = _integers_named(
-    "mixer_norm", "mixer_norm_bias", "values", "values_bias", "scores", "scores_bias", "gate", "gate_step",
-    "gate_log_rate", "output", "output_bias", "mlp_norm", "mlp_norm_bias", "mlp_in", "mlp_in_bias", "mlp_out",
-    "mlp_out_bias", "score_rows", "gates", "first_group", "last_group",
-)  # fmt: skip
-
-# Heads that share a pattern: which they are; where their queries, keys and gates lie among the projections; addresses
-# in their cache; and which plan they read by.
-GROUP = _integers_named(
-    "first_head", "heads", "first_shared", "shared", "qa", "ka", "qb", "kb", "gate", "direct", "recurrent", "scored",
-    "values", "keys_a", "outputs", "keys_b", "slots", "plan",
-)  # fmt: skip
-
-# All that a call takes. First the functions of the team's library, 0 if there is one thread. `positions` is how many
-# entries a plan has: one for all sequences, or one for each. `normed` and `scratch` hold those of every thread.
-CALL = _integers_named(
-    "thread_number", "team_size", "barrier", "blocks", "block_count", "groups", "tokens", "batch",
-    "embedding", "norm", "norm_bias", "reads", "begins", "writes", "positions", "rotations",
-    "rotated", "dim", "heads", "shared", "inner", "head_dim", "vocabulary", "numbers", "x", "rows", "pitch", "mixed",
-    "hidden", "logits", "normed", "scratch", "scratch_size",
-)  # fmt: skip
+from resolvent.disk_cache import cached_njit
+from resolvent.kernels.decode import copy_elements, keep_rows, mix_head
+from resolvent.kernels.layouts import BLOCK, CALL, GROUP
+from resolvent.kernels.sizes import UNIT
+from resolvent.kernels.vectors import fma_vectors, less, load, product, splat, store, total
 
 
 def _arrays_of(kind):
@@ -309,9 +281,9 @@ def _through(call, size, thread, threads):
     _linear(call.embedding, 0, normed, batch, dim, _floats(call.logits), call.vocabulary, 0, False, first, last)
 
 
-@cache
-def stack(units):
-    """The function for a team to call with the address of a `CALL`; heads are read in spans of so many units.
+@cached_njit(nogil=True, error_model="numpy", _nrt=False)
+def stack(address, size):
+    """For every thread of a team to call, with the address of a `CALL`; `size` is the span in which heads are read.
 
     Lists of slots come as plans, one for each pattern: sequence b reads those from `begins[plan, b]` to
     `begins[plan, b + 1]`, and goes into `writes[plan, b]`; with one entry where all stand at one position, as
@@ -319,14 +291,8 @@ def stack(units):
 
     No Python runs between its beginning and its end: an interrupt there would leave threads waiting for another.
     """
-    size = (0,) * units
-
-    @cached_cfunc(types.void(types.int64), error_model="numpy", _nrt=False)
-    def enter(address):
-        call = _calls(address)[0]
-        if call.barrier:
-            _through(call, size, _call(call.thread_number), _call(call.team_size))
-        else:
-            _through(call, size, 0, 1)
-
-    return enter
+    call = _calls(address)[0]
+    if call.barrier:
+        _through(call, size, _call(call.thread_number), _call(call.team_size))
+    else:
+        _through(call, size, 0, 1)

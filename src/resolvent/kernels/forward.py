@@ -19,8 +19,8 @@ import numpy as np
 from numba import njit
 
 from resolvent.disk_cache import cached_njit
-from resolvent.ops.cpu.kernels.vectors import (
-    UNIT,
+from resolvent.kernels.sizes import STATS, UNIT
+from resolvent.kernels.vectors import (
     dot,
     exp_less,
     fma,
@@ -34,7 +34,6 @@ from resolvent.ops.cpu.kernels.vectors import (
 )
 
 LOWEST = -np.inf  # the score of what is not there: below every other
-STATS = 4  # numbers kept of a row: softmax(s) = exp(s - top) · factor, for A and for B
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from resolvent.disk_cache import cached_njit
-from resolvent.ops.cpu.kernels.forward import locate
+from resolvent.kernels.forward import locate
 
 _FAST = {"reassoc", "contract", "nsz", "arcp", "afn"}  # no assumption about NaN or infinity
 

@@ -11,9 +11,10 @@ import numpy as np
 from numba import njit
 
 from resolvent.disk_cache import cached_njit
-from resolvent.ops.cpu.kernels.backward import query, score_gradient, softmax_again, weighted_mean
-from resolvent.ops.cpu.kernels.forward import LOWEST, STATS, clear, copy_row, locate, score, score_self
-from resolvent.ops.cpu.kernels.vectors import UNIT, dot, fma, load, splat, store, times
+from resolvent.kernels.backward import query, score_gradient, softmax_again, weighted_mean
+from resolvent.kernels.forward import LOWEST, clear, copy_row, locate, score, score_self
+from resolvent.kernels.sizes import STATS, UNIT
+from resolvent.kernels.vectors import dot, fma, load, splat, store, times
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)

@@ -6,8 +6,9 @@ import numpy as np
 from numba import njit
 
 from resolvent.disk_cache import cached_njit
-from resolvent.ops.cpu.kernels.forward import LOWEST, clear, softmax
-from resolvent.ops.cpu.kernels.vectors import UNIT, dot, fma, load, prefetch, store, times
+from resolvent.kernels.forward import LOWEST, clear, softmax
+from resolvent.kernels.sizes import UNIT
+from resolvent.kernels.vectors import dot, fma, load, prefetch, store, times
 
 # Rows lie anywhere in a long cache. So each pass over the sources asks for the rows of the next one: values while it
 # scores A's keys, then B's keys, then outputs, then A's keys of the next head. (To ask for nothing is harmless.)

@@ -13,7 +13,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-UNIT = 16
+from resolvent.kernels.sizes import UNIT
 
 
 class Vector(types.Type):
