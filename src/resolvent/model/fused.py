@@ -19,7 +19,7 @@ from resolvent.coefficients.softmax import SoftmaxCoefficients
 from resolvent.kernels import UNIT
 from resolvent.mixer import Mixer
 from resolvent.ops import Cache, Caches, DecodeCache
-from resolvent.ops.cpu.stack import StackBlock, StackShape, Table, advance_stack
+from resolvent.ops.cpu.stack import StackBlock, StackShape, Table, advance_stack, prepare_stack
 from resolvent.ops.precision import autocast_enabled
 from resolvent.rules.softmax import Softmax
 
@@ -46,6 +46,13 @@ def next_logits(model: LanguageModel, tokens: Tensor, cache: Caches) -> Tensor |
     except _UnknownError:
         return None
     return advance_stack(tokens, blocks, around, shape)
+
+
+def prepare(model: LanguageModel, device: torch.device | str | None) -> None:
+    """Have the function compiled while a prompt is read, if it may serve."""
+    weight = model.embedding.weight
+    if torch.device(device or weight.device).type == "cpu" and weight.dtype == torch.float32:
+        prepare_stack(model.mixers[0].layer.head_dim)
 
 
 def _unobserved(tokens: Tensor) -> bool:

@@ -16,7 +16,7 @@ from resolvent.coefficients.gates import at_least_float32
 from resolvent.mixer import Mixer, check_cache
 from resolvent.model import saving
 from resolvent.model.config import ModelConfig
-from resolvent.model.fused import next_logits
+from resolvent.model.fused import next_logits, prepare
 from resolvent.model.generate import Prompts, SamplingOptions, generate, stream
 from resolvent.model.profile import StackProfile, profile
 from resolvent.ops import Cache, Caches
@@ -207,6 +207,7 @@ class LanguageModel(nn.Module):
         device: torch.device | str | None = None,
     ) -> Caches:  # fmt: skip
         """An empty cache of all layers. With `max_tokens` given, `nbytes` is final before the first one comes."""
+        prepare(self, device)
         return Caches(
             {str(i): mixer.make_cache(batch, max_tokens, dtype, device) for i, mixer in enumerate(self.mixers)}
         )

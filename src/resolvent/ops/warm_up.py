@@ -11,6 +11,7 @@ from torch import Tensor
 from resolvent.kernels import Variant, variants_of
 from resolvent.ops.api import extend, mix, solve
 from resolvent.ops.cache.stages import decode_cache
+from resolvent.ops.cpu.stack import stack_variants
 from resolvent.ops.rows import Rows, rows_of
 from resolvent.ops.scan import scan
 from resolvent.patterns import Pattern, explicit, pattern
@@ -33,7 +34,8 @@ def usual_variants(dtype: torch.dtype = torch.float32) -> list[Variant]:
         _solve(shifted, dtype)
         decay, x = (_ones(1, _TOKENS, 4, dtype=dtype) for _ in range(2))
         scan(decay, x).sum().backward()
-    return list(dict.fromkeys(wanted))
+    whole_models = [variant for d in HEAD_DIMS for variant in stack_variants(d)] if dtype == torch.float32 else []
+    return list(dict.fromkeys(wanted + whole_models))
 
 
 @contextmanager

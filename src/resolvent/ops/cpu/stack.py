@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from resolvent.kernels import UNIT, Kernel
+from resolvent.kernels import UNIT, Kernel, Variant, process, variants_of
 from resolvent.kernels.layouts import BLOCK, CALL, GROUP
 from resolvent.ops.cache.slots import DecodeCache
 from resolvent.ops.cpu.layout import span
@@ -97,6 +97,18 @@ def advance_stack(tokens: Tensor, blocks: Sequence[StackBlock], around: Table, s
     record = _records(CALL, [call])
     stack(record.ctypes.data, size)
     return logits
+
+
+def prepare_stack(head_dim: int) -> None:
+    """See that the function for heads of this size is on disk soon, compiled while a prompt is read."""
+    if head_dim % UNIT == 0:
+        process.start([stack_variants(head_dim)])
+
+
+def stack_variants(head_dim: int) -> list[Variant]:
+    with variants_of() as wanted:
+        stack(0, span(head_dim, torch.empty(0)))
+    return wanted
 
 
 class _Plans:
