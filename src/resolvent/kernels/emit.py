@@ -6,7 +6,6 @@ is needed, and compiling takes half as long. So this changes Numba's own setting
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib import import_module
 
 import numpy as np
@@ -86,7 +85,7 @@ def _entry(context, kernel, symbol: str):
     return module
 
 
-def _value(context, builder, kind, slots: Iterator[Any]):
+def _value(context, builder, kind, slots):
     if isinstance(kind, types.Array):
         return _array(context, builder, kind, slots)
     if isinstance(kind, types.UniTuple):
@@ -96,7 +95,7 @@ def _value(context, builder, kind, slots: Iterator[Any]):
     return builder.load(builder.bitcast(next(slots), context.get_value_type(kind).as_pointer()))
 
 
-def _array(context, builder, kind, slots: Iterator[Any]):
+def _array(context, builder, kind, slots):
     element = context.get_data_type(kind.dtype)
     data = builder.load(builder.bitcast(next(slots), element.as_pointer().as_pointer()))
     shape = [builder.load(next(slots)) for _ in range(kind.ndim)]
