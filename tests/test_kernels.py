@@ -22,7 +22,6 @@ layer(torch.ones(1, 20, 32)).sum().backward()
 absent = [name for name in ("numba", "scipy", "torch._dynamo", "torch._inductor") if name not in sys.modules]
 print(*absent)
 """
-COMPILE = f"from resolvent.kernels import process, KernelVariant; print(process.obtain(KernelVariant(*{tuple(SCAN)!r})) is not None)"
 
 
 @pytest.fixture
