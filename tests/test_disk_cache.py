@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from resolvent import disk_cache
-from resolvent.kernels.process import COMPILING
 from tests.confined import copy_of_package, make_read_only, make_writable, run
 
 NOTICE = "to choose a folder, set NUMBA_CACHE_DIR."
@@ -55,10 +54,7 @@ def test_commands_work_with_a_read_only_package_and_no_home(container: dict[str,
     done = run(*TRAIN, **container)
     assert done.returncode == 0, done.stderr
     assert "first-order on copy: accuracy" in done.stdout
-    notice, compiling = (line for line in done.stderr.splitlines() if line.startswith("resolvent:"))
-    assert notice.endswith(NOTICE)
-    assert compiling.startswith(COMPILING)
-    assert list(folder.glob("kernels/scan.forward-*.o"))
+    assert "resolvent:" not in done.stderr  # nothing was compiled
 
 
 def test_processes_of_a_process_do_not_repeat_the_notice(container: dict[str, str]) -> None:

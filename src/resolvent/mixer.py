@@ -162,7 +162,7 @@ class Mixer(nn.Module):
         weight, rule = self.values.weight, self.layer.rule
         if not rule.scan and weight.device.type == "cpu":
             stages = {stage for group in self.layer.groups() for stage in group.run.stages}
-            requests = [Request("mix", str(s), s.is_dense, s.recurrent, "cpu", tokens=2) for s in stages]
+            requests = [Request("mix", str(s), s.is_dense, s.recurrent, "cpu", tokens=1024) for s in stages]
             prepare(self.layer.backend, requests, weight.dtype, self.layer.head_dim)
 
     def _check(self, x: Tensor) -> None:

@@ -27,15 +27,13 @@ def warm_up(
     a container image is built, or once on each kind of machine of a cluster,
     with NUMBA_CACHE_DIR set to a folder that they share.
     """
-    import torch
-
     from resolvent.kernels.process import compile_now
     from resolvent.ops.warm_up import usual_variants
 
     folder = kernel_folder()
     if folder is None:
         raise SettingError("no folder for compiled kernels can be written: set NUMBA_CACHE_DIR to one that can.")
-    variants = usual_variants(getattr(torch, dtype))
+    variants = usual_variants(dtype)
     missing = [variant for variant in variants if variant.read() is None]
     with (
         progress(f"compiling {len(missing)} kernels", len(missing)) as advance,

@@ -5,6 +5,6 @@ Nobody imports the source but the process that compiles it (`compiler.py`): to o
 
 from resolvent.kernels.kernel import Kernel, variants_of
 from resolvent.kernels.sizes import STATS, UNIT
-from resolvent.kernels.variant import Variant
+from resolvent.kernels.variant import KernelVariant
 
-__all__ = ["STATS", "UNIT", "Kernel", "Variant", "variants_of"]
+__all__ = ["STATS", "UNIT", "Kernel", "KernelVariant", "variants_of"]

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from resolvent.kernels.variant import Variant
+from resolvent.kernels.variant import KernelVariant
 
 
 def main(words: list[str]) -> None:
     """Compile what nobody else has compiled."""
     for name, types in zip(words[::2], words[1::2], strict=True):
-        variant = Variant(name, types)
+        variant = KernelVariant(name, types)
         if variant.path is None:
             sys.exit("no folder can be written")
         with _locked(variant.path):

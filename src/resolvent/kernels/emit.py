@@ -6,9 +6,7 @@ is needed, and compiling takes half as long. So this changes Numba's own setting
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -19,7 +17,7 @@ from numba.core.registry import cpu_target
 from numba.np.arrayobj import populate_array
 from numba.np.numpy_support import from_dtype
 
-from resolvent.kernels.variant import Variant
+from resolvent.kernels.variant import KernelVariant
 
 _SCALARS = {"b": types.boolean, "i": types.int64, "f": types.float32, "d": types.float64}
 
@@ -29,11 +27,11 @@ class _ObjectCodegen(JITCPUCodegen):
 
     _library_class = AOTCodeLibrary
 
-    def _add_module(self, _: Any) -> None:
+    def _add_module(self, _) -> None:
         pass
 
 
-def _without_wrappers(_: Any, flags: Any) -> Any:
+def _without_wrappers(_, flags):
     flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
     return flags
 
@@ -44,7 +42,7 @@ cpu_target.target_context.get_executable = lambda *_: [].append
 dispatcher._FunctionCompiler._customize_flags = _without_wrappers
 
 
-def compile_object(variant: Variant) -> bytes:
+def compile_object(variant: KernelVariant) -> bytes:
     """The kernel, and a function `variant.symbol` that calls it with packed arguments (`kernel.py`)."""
     module, _, function = variant.name.partition(".")
     source = getattr(import_module(f"resolvent.kernels.{module}"), function)
@@ -61,10 +59,10 @@ def compile_object(variant: Variant) -> bytes:
         library = context.codegen().create_library(variant.symbol)
         library.add_ir_module(_entry(context, compiled.fndesc, variant.symbol))
         library._final_module.link_in(compiled.library._get_module_for_linking(), preserve=True)
-        return context.codegen()._tm.emit_object(library._final_module)  # type: ignore[no-any-return]
+        return context.codegen()._tm.emit_object(library._final_module)
 
 
-def _type(letters: str) -> Any:
+def _type(letters: str):
     if letters in _SCALARS:
         return _SCALARS[letters]
     if letters[0] == "t":
@@ -73,7 +71,7 @@ def _type(letters: str) -> Any:
     return types.Array(from_dtype(np.dtype(dtype)), int(dimensions or 1), "C")
 
 
-def _entry(context: Any, kernel: Any, symbol: str) -> Any:
+def _entry(context, kernel, symbol: str):
     module, slot = context.create_module(symbol), ir.IntType(64)
     callee = ir.Function(
         module, context.call_conv.get_function_type(kernel.restype, kernel.argtypes), kernel.llvm_func_name
@@ -87,7 +85,7 @@ def _entry(context: Any, kernel: Any, symbol: str) -> Any:
     return module
 
 
-def _value(context: Any, builder: Any, kind: Any, slots: Iterator[Any]) -> Any:
+def _value(context, builder, kind, slots):
     if isinstance(kind, types.Array):
         return _array(context, builder, kind, slots)
     if isinstance(kind, types.UniTuple):
@@ -97,7 +95,7 @@ def _value(context: Any, builder: Any, kind: Any, slots: Iterator[Any]) -> Any:
     return builder.load(builder.bitcast(next(slots), context.get_value_type(kind).as_pointer()))
 
 
-def _array(context: Any, builder: Any, kind: Any, slots: Iterator[Any]) -> Any:
+def _array(context, builder, kind, slots):
     element = context.get_data_type(kind.dtype)
     data = builder.load(builder.bitcast(next(slots), element.as_pointer().as_pointer()))
     shape = [builder.load(next(slots)) for _ in range(kind.ndim)]

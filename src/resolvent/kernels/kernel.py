@@ -19,13 +19,13 @@ from importlib import import_module
 import numpy as np
 
 from resolvent.kernels import process
-from resolvent.kernels.variant import Variant
+from resolvent.kernels.variant import KernelVariant
 
 Run = Callable[[Sequence[object], Sequence[object]], None]  # of arguments, and of their values
 
 _LETTERS = {bool: "b", np.bool_: "b", int: "i", np.int64: "i", np.float32: "f", np.float64: "d"}
 _PACKED = {"b": "q", "i": "q", "f": "f4x", "d": "d"}
-_recorded: ContextVar[list[Variant] | None] = ContextVar("recorded", default=None)
+_recorded: ContextVar[list[KernelVariant] | None] = ContextVar("recorded", default=None)
 
 
 class Kernel:
@@ -63,15 +63,15 @@ class Kernel:
     def run(self, arguments: Sequence[object], types: list[str], values: list[object]) -> None:
         recorded = _recorded.get()
         if recorded is not None:
-            recorded.append(Variant(self.name, ",".join(types)))
+            recorded.append(KernelVariant(self.name, ",".join(types)))
             return
         key = tuple(types)
         run = self._variants.get(key)
         if run is None:
-            run = self._variants[key] = self._prepare(Variant(self.name, ",".join(types)))
+            run = self._variants[key] = self._prepare(KernelVariant(self.name, ",".join(types)))
         run(arguments, values)
 
-    def _prepare(self, variant: Variant) -> Run:
+    def _prepare(self, variant: KernelVariant) -> Run:
         function = process.obtain(variant)
         if function is None:
             return self._numba
@@ -89,9 +89,9 @@ class Kernel:
 
 
 @contextmanager
-def variants_of() -> Iterator[list[Variant]]:
+def variants_of() -> Iterator[list[KernelVariant]]:
     """Instead of running kernels, list those that would run in this thread."""
-    wanted: list[Variant] = []
+    wanted: list[KernelVariant] = []
     token = _recorded.set(wanted)
     try:
         yield wanted

@@ -16,19 +16,19 @@ from contextlib import suppress
 from pathlib import Path
 
 from resolvent.disk_cache import quiet_environment, speaks
-from resolvent.kernels.variant import Variant
+from resolvent.kernels.variant import KernelVariant
 
 COMPILING = "resolvent: compiling CPU kernels for this machine, once"
 _LONGEST = 600  # seconds that a process may take
 _POLL = 0.01
 
-_started: dict[Variant, subprocess.Popen[bytes]] = {}
-_others: dict[Variant, subprocess.Popen[bytes]] = {}  # of the process that forked this one: not ours to wait for
+_started: dict[KernelVariant, subprocess.Popen[bytes]] = {}
+_others: dict[KernelVariant, subprocess.Popen[bytes]] = {}  # of the process that forked this one: not ours to wait for
 _lock = threading.RLock()
 _forked = False
 
 
-def obtain(variant: Variant) -> Callable[[bytes], int] | None:
+def obtain(variant: KernelVariant) -> Callable[[bytes], int] | None:
     """Its machine code, from disk or compiled now; None if it cannot be had."""
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return None
@@ -44,7 +44,7 @@ def obtain(variant: Variant) -> Callable[[bytes], int] | None:
         return load(code, variant.symbol)
 
 
-def start(groups: Iterable[Sequence[Variant]]) -> None:
+def start(groups: Iterable[Sequence[KernelVariant]]) -> None:
     """Compile what is not on disk yet in the background, each group by a process.
 
     Nothing is started in a forked child, whose parent does it or has done it.
@@ -62,7 +62,7 @@ def start(groups: Iterable[Sequence[Variant]]) -> None:
                     _started.update(dict.fromkeys(missing, child))
 
 
-def compile_now(variants: Sequence[Variant]) -> str | None:
+def compile_now(variants: Sequence[KernelVariant]) -> str | None:
     """Compile in a process, and wait for it; the reason if that fails."""
     try:
         done = subprocess.run(
@@ -73,24 +73,24 @@ def compile_now(variants: Sequence[Variant]) -> str | None:
     return None if done.returncode == 0 else done.stderr.decode(errors="replace").strip() or f"exit {done.returncode}"
 
 
-def command(variants: Sequence[Variant]) -> list[str]:
+def command(variants: Sequence[KernelVariant]) -> list[str]:
     return [sys.executable, "-P", "-m", "resolvent.kernels.compiler", *(word for v in variants for word in v)]
 
 
 def _environment() -> dict[str, str]:
-    """The one here, in which the same modules are found."""
-    found = [path for path in sys.path if path] + [str(Path(__file__).parents[2])]
-    return quiet_environment() | {"PYTHONPATH": os.pathsep.join(found)}
+    """The one here, in which the same modules are paths."""
+    paths = [path for path in sys.path if path] + [str(Path(__file__).parents[2])]
+    return quiet_environment() | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-def _wait(variant: Variant) -> None:
+def _wait(variant: KernelVariant) -> None:
     """Until the process that was started for it has written it, or has ended."""
     child = _started.get(variant)
     while child is not None and child.poll() is None and not (variant.path and variant.path.exists()):
         time.sleep(_POLL)
 
 
-def _compile(variant: Variant) -> bytes | None:
+def _compile(variant: KernelVariant) -> bytes | None:
     if variant.path is None:
         return None
     _announce()

@@ -16,7 +16,7 @@ _SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT")  # of Numba, o
 _DIGEST = 32  # bytes in front of the code
 
 
-class Variant(NamedTuple):
+class KernelVariant(NamedTuple):
     """`name` is a module of this package and a function in it; `types` are those of its arguments (`kernel.py`)."""
 
     name: str

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from resolvent.kernels import Variant, variants_of
+from resolvent.kernels import KernelVariant, variants_of
 from resolvent.ops.api import extend, mix, solve
 from resolvent.ops.cache.stages import decode_cache
 from resolvent.ops.cpu.stack import stack_variants
@@ -20,8 +21,9 @@ _TOKENS = 32  # so many that cache-efficient strides differ from others
 HEAD_DIMS = (16, 32, 64)  # and their multiples: 48 is three times 16, 128 twice 64
 
 
-def usual_variants(dtype: torch.dtype = torch.float32) -> list[Variant]:
+def usual_variants(precision: Literal["float32", "float64"] = "float32") -> list[KernelVariant]:
     """Sweeps forward and backward, decoding, solving and scans, for every size of heads."""
+    dtype = torch.float64 if precision == "float64" else torch.float32
     shifted, listed, general = pattern("exponential"), pattern("exponential+cache"), explicit(_two_before)
     for chosen in (shifted, listed, general):
         rows_of(chosen.stages[0], (0, _TOKENS)).local_table  # noqa: B018  # now, while kernels run

@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from resolvent.kernels import Variant, process, variants_of
+from resolvent.kernels import KernelVariant, process, variants_of
 from resolvent.ops.cpu.mix import backward, forward
 from resolvent.ops.rows import Rows
 from resolvent.patterns import pattern
@@ -19,7 +19,7 @@ def prepare(dtype: torch.dtype, d: int) -> None:
 
 
 @lru_cache(maxsize=32)
-def _sweeps(dtype: torch.dtype, d: int) -> tuple[tuple[Variant, ...], ...]:
+def _sweeps(dtype: torch.dtype, d: int) -> tuple[tuple[KernelVariant, ...], ...]:
     """Two processes: what the backward sweep needs takes as long as all the rest."""
     row, gate = _zeros(d, dtype), _zeros(1, dtype)[..., 0]
     inputs = [row, row, row, row, row, gate]
