@@ -34,7 +34,7 @@ class Kernel:
     def __init__(self, name: str) -> None:
         self.name = name
         self._variants: dict[tuple[str, ...], Run] = {}
-        self._functions: dict[Variant, Callable[[bytes], int] | None] = {}
+        self._functions: dict[KernelVariant, Callable[[bytes], int] | None] = {}
 
     def __call__(self, *arguments: object) -> None:
         self.run(arguments, *_unpack(arguments))
@@ -52,7 +52,7 @@ class Kernel:
     def compiled(self, *arguments: object) -> tuple[int, bytes] | None:
         """For others to call: the address of its machine code, and its one argument; None if there is no such code."""
         types, values = _unpack(arguments)
-        variant = Variant(self.name, ",".join(types))
+        variant = KernelVariant(self.name, ",".join(types))
         if variant not in self._functions:
             self._functions[variant] = process.obtain(variant)
         function = self._functions[variant]
@@ -121,7 +121,7 @@ def _unpack(arguments: Sequence[object]) -> tuple[list[str], list[object]]:
 
 
 @cache
-def _packer(variant: Variant) -> Callable[..., bytes]:
+def _packer(variant: KernelVariant) -> Callable[..., bytes]:
     return struct.Struct("=" + "".join(map(_packed, variant.types.split(",")))).pack
 
 

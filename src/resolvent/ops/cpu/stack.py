@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from resolvent.kernels import UNIT, Kernel, Variant, process, variants_of
+from resolvent.kernels import UNIT, Kernel, KernelVariant, process, variants_of
 from resolvent.kernels.layouts import BLOCK, CALL, GROUP
 from resolvent.ops.cache.slots import DecodeCache
 from resolvent.ops.cpu.layout import span
@@ -105,7 +105,7 @@ def prepare_stack(head_dim: int) -> None:
         process.start([stack_variants(head_dim)])
 
 
-def stack_variants(head_dim: int) -> list[Variant]:
+def stack_variants(head_dim: int) -> list[KernelVariant]:
     with variants_of() as wanted:
         stack(0, span(head_dim, torch.empty(0)))
     return wanted
