@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from resolvent.cli.runs import RunFolder, TokenizerName, load_model, tokenizer_of
+from resolvent.cli.models import RunFolder, TokenizerName
 from resolvent.cli.shared import AsJson, Length, Rule, app, parse_length, progress, say_written
 from resolvent.errors import SettingError
 
@@ -95,18 +95,19 @@ def inspect_model(
     """
     from resolvent.model.inspection import inspect
     from resolvent.report import figures, mixing
+    from resolvent.train.trained import load_trained
 
     if tokens is not None and not all(token.strip().isdigit() for token in tokens.split(",")):
         raise SettingError(f"expected --tokens as integers such as 17,4,256, got '{tokens}'.")
-    model = load_model(run)
+    trained = load_trained(run)
     if tokens is None:
-        vocabulary = tokenizer_of(run, model.vocab_size, tokenizer)
+        vocabulary = trained.tokenizer(tokenizer)
         ids = vocabulary.encode(text).tolist()
         labels = [_label(vocabulary.decode([token]), token) for token in ids]
     else:
         ids = [int(token) for token in tokens.split(",")]
         labels = [str(token) for token in ids]
-    inspection = inspect(model, ids, layer, head)
+    inspection = inspect(trained.model, ids, layer, head)
     if as_json:
         print(json.dumps([layer.to_dict() for layer in inspection.layers], indent=2))
     else:

@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from resolvent.cli.display import StatusLine
-from resolvent.cli.runs import (
-    RunFolder,
-    TokenizerName,
-    check_tokenizer,
-    load_model,
-    record_of,
-    tokenizer_of,
-    trained_text,
-)
+from resolvent.cli.models import RunFolder, TokenizerName
 from resolvent.cli.shared import AsJson, Rule, app, parse_length, progress, say_written
 from resolvent.errors import SettingError, closest
 from resolvent.tasks import TASKS, Text
@@ -187,14 +179,14 @@ def evaluate_model(
 ) -> None:
     """Measure the perplexity and bits per byte of a model on a text."""
     from resolvent.train.perplexity import on_text
+    from resolvent.train.trained import load_trained
 
-    model, record = load_model(run), record_of(run)
-    trained = trained_text(run)
-    text = Text(str(corpus), context or (Text.context if trained is None else trained.context))
-    check_tokenizer(run, text.opened.tokenizer)
-    precision = "float32" if record is None else record.config.train.precision
+    trained = load_trained(run)
+    text = Text(str(corpus), context or (Text.context if trained.text is None else trained.text.context))
+    trained.check_tokenizer(text.opened.tokenizer)
     with progress("evaluating", len(text.windows(batch, split, stride))) as advance:
-        evaluation = on_text(model, text, batch, split=split, stride=stride, precision=precision, advance=advance)
+        evaluation = on_text(trained.model, text, batch, split=split, stride=stride, precision=trained.precision,
+                             advance=advance)  # fmt: skip
     if as_json:
         print(json.dumps(evaluation.to_dict(), indent=2))
     else:
@@ -223,8 +215,10 @@ def generate_text(
     as_json: AsJson = False,
 ) -> None:
     """Generate text from a prompt."""
-    model = load_model(run)
-    vocabulary = tokenizer_of(run, model.vocab_size, tokenizer)
+    from resolvent.train.trained import load_trained
+
+    trained = load_trained(run)
+    model, vocabulary = trained.model, trained.tokenizer(tokenizer)
     encoded = vocabulary.encode(prompt).tolist()
     if not encoded:
         raise SettingError("expected a prompt of at least one character.")

@@ -57,8 +57,8 @@ class Task(ABC):
         """So many tokens as passes over the training data; None if batches are made on the fly."""
         return None
 
-    def save_files(self, folder: Path) -> None:
-        """Keep what a model of this task needs beside its weights, such as a tokenizer: nothing, unless there is some."""
+    def save_files(self, folder: Path) -> None:  # noqa: B027 (most tasks have no such files)
+        """Keep what a model needs beside its weights, such as a tokenizer."""
 
     def changed(self, settings: Mapping[str, object]) -> Self:
         """With other settings."""

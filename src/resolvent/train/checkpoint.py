@@ -25,7 +25,7 @@ from resolvent.files import atomic_write
 from resolvent.model import LanguageModel
 from resolvent.tensor_files import UNSEALED, TensorFile, differences, read_header, seal, seal_is_broken
 from resolvent.train import shards
-from resolvent.train.processes import Processes
+from resolvent.train.processes import SINGLE, Processes
 from resolvent.train.state import SavedRun
 from resolvent.untrusted import parse
 
@@ -70,6 +70,37 @@ def read(
     else:
         _load(single, model, optimizer)
     return single.run
+
+
+def latest_model(folder: Path) -> tuple[SavedRun, LanguageModel] | None:
+    """The model of the latest checkpoint in the folder of a run, and what was saved with it; None if there is none."""
+    single, sharded = _read(folder / FILE), shards.latest(folder / FOLDER)
+    newest = max((each.run for each in (single, sharded) if each is not None), key=_step, default=None)
+    if newest is None:
+        return None
+    model, optimizer = _empty(newest)
+    read(folder, model, optimizer, SINGLE)
+    return newest, model
+
+
+def read_model(path: Path) -> tuple[SavedRun, LanguageModel]:
+    """The model of a checkpoint in one file, and what was saved with it."""
+    checkpoint = _read(path)
+    if checkpoint is None:
+        raise FileNotFoundError(f"expected a checkpoint, and {path} does not exist.")
+    model, optimizer = _empty(checkpoint.run)
+    _load(checkpoint, model, optimizer)
+    return checkpoint.run, model
+
+
+def _empty(run: SavedRun) -> tuple[LanguageModel, torch.optim.Optimizer]:
+    """A model and an optimizer to read a checkpoint into."""
+    model = LanguageModel(run.config.model)
+    return model, torch.optim.AdamW(model.parameters())
+
+
+def _step(run: SavedRun) -> int:
+    return run.state.step
 
 
 def remove(folder: Path) -> None:

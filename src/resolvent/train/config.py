@@ -17,8 +17,8 @@ from resolvent.tasks import Task, task
 PRECISIONS = ("float32", "bfloat16", "float16")
 PARALLEL = ("replicate", "shard")
 _MOST_THREADS = 4096
-_SECTIONS = ("model", "task", "train")
-_LENGTHS = ("task.length", "task.least", "task.context")  # in tokens: 2k is 2,048 there, as everywhere
+SECTIONS = ("model", "task", "train")
+LENGTHS = ("task.length", "task.least", "task.context")  # in tokens: 2k is 2,048 there, as everywhere
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> RunConfig:
-        check_names(values, _SECTIONS, "a run", optional=())
-        model, settings, train = (as_mapping(values[section], section) for section in _SECTIONS)
+        check_names(values, SECTIONS, "a run", optional=())
+        model, settings, train = (as_mapping(values[section], section) for section in SECTIONS)
         name = as_text(settings.pop("name", None), "the name of the task")
         return cls(ModelConfig.from_dict(model), task(name, settings), TrainConfig.from_dict(train))
 
@@ -142,7 +142,7 @@ class RunConfig:
     def changed(self, assignments: Sequence[str]) -> RunConfig:
         """With settings such as `train.steps=500` or `model.dim=64` changed."""
         values = self.to_dict()
-        changes: dict[str, dict[str, object]] = {section: {} for section in _SECTIONS}
+        changes: dict[str, dict[str, object]] = {section: {} for section in SECTIONS}
         for assignment in assignments:
             name, equals, text = assignment.partition("=")
             section, dot, key = name.strip().partition(".")
@@ -154,10 +154,20 @@ class RunConfig:
                     f"unknown setting '{section}.{key}': expected {', '.join(known)}.{closest(key, known)}"
                 )
             changes[section][key] = _parse(text.strip(), values[section][key], name)
+        return self.updated(changes)
+
+    def updated(self, changes: Mapping[str, Mapping[str, object]]) -> RunConfig:
+        """With the settings of some sections changed; a task keeps its name."""
+        check_names(changes, SECTIONS, "a run", optional=SECTIONS)
+        given = {section: dict(changes.get(section, {})) for section in SECTIONS}
+        kind = given["task"].pop("name", self.task.name)
+        if kind != self.task.name:
+            raise SettingError(f"expected settings of the task {self.task.name}, got those of {kind}.")
+        check_names(given["task"], field_names(type(self.task)), f"the task {kind}")
         return RunConfig(
-            ModelConfig.from_dict(values["model"] | changes["model"]),
-            self.task.changed(changes["task"]),
-            TrainConfig.from_dict(values["train"] | changes["train"]),
+            ModelConfig.from_dict(self.model.to_dict() | given["model"]),
+            self.task.changed(given["task"]),
+            TrainConfig.from_dict(dataclasses.asdict(self.train) | given["train"]),
         )
 
 
@@ -173,7 +183,7 @@ def _parse(text: str, previous: object, name: str) -> object:
         value = untrusted.parse(text)
     except ValueError:
         value = text
-    if name.strip() in _LENGTHS and isinstance(value, str):
+    if name.strip() in LENGTHS and isinstance(value, str):
         return require_length(value)
     if previous is None or value is None or not isinstance(previous, bool | int | float):
         return value

@@ -134,6 +134,7 @@ class _Trainer:
             model = self.processes.gather_model(self.model)
             if self.processes.first:
                 model.save(self.folder / "model")
+                self.config.task.save_files(self.folder / "model")
                 result.write(self.folder / record.FILE)
                 checkpoint.remove(self.folder)
             self.processes.barrier()  # the record exists when any of them returns
