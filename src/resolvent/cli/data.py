@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import TaskID, TaskProgressColumn, TimeRemainingColumn
 
+from resolvent.cli.display import bars
 from resolvent.cli.shared import AsJson, app, parse_length, say_written
 
 data = typer.Typer(help="Tokenize texts into a corpus on disk, and describe it.", no_args_is_help=True)
@@ -141,9 +140,7 @@ def _stem(source: str) -> str:
 @contextmanager
 def _progress_bar() -> Iterator[tuple[Callable[[str, float], None], Callable[[str], None]]]:
     """A progress bar on standard error, if that is a terminal; yields (on_progress, on_message)."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+    with bars(TaskProgressColumn(), TimeRemainingColumn()) as bar:
         tasks: dict[str, TaskID] = {}
 
         def on_progress(stage: str, fraction: float) -> None:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from resolvent.cli.display import StatusLine
+from resolvent.cli.display import RunDisplay
 from resolvent.cli.models import RunFolder, TokenizerName
-from resolvent.cli.shared import AsJson, Rule, app, parse_length, progress, say_written
-from resolvent.errors import SettingError, closest
-from resolvent.tasks import TASKS, Text
+from resolvent.cli.settings import RunOptions
+from resolvent.cli.shared import AsJson, app, parse_length, progress, say_written
+from resolvent.errors import SettingError
+from resolvent.rules import RULES
+from resolvent.tasks import Text
+from resolvent.train.config_file import ConfigFile
 from resolvent.train.record import Record
 
 if TYPE_CHECKING:
     from resolvent.text import Tokenizer
     from resolvent.train import Progress, RunConfig
-    from resolvent.train.board import Board
+    from resolvent.train.trackers import Tracking
 
 Changes = Annotated[
     list[str] | None,
@@ -32,15 +35,29 @@ Changes = Annotated[
 
 @app.command("train")
 def train_model(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="copy, recall, multihop, or text with --corpus.")],
+    task: Annotated[
+        str | None,
+        typer.Argument(metavar="TASK", help="copy, recall, multihop, or text with --corpus; may stand in --config."),
+    ] = None,
     *,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="TOML file of settings, such as the config.toml of a run; options stand over it.",
+        ),
+    ] = None,
     patterns: Annotated[
         list[str] | None,
         typer.Option(
             "--pattern", help="Pattern of every layer; repeat for one per layer.  \\[default: exponential+cache]"
         ),
     ] = None,
-    rule: Rule = "softmax",
+    rule: Annotated[
+        str | None,
+        typer.Option(help=f"How A and B are parameterized: {', '.join(RULES)}, with options.  \\[default: softmax]"),
+    ] = None,
     corpus: Annotated[Path | None, typer.Option(help="Folder of a prepared text; see 'resolvent data'.")] = None,
     preset: Annotated[
         str | None,
@@ -49,11 +66,12 @@ def train_model(
             "gpt2-125m, -355m, -775m (the paper's to the letter), recommended-125m, -355m, -775m."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed for weights and data.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Seed for weights and data.  \\[default: 0]")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the run: record, metrics, checkpoint, model.")] = None,
     changes: Changes = None,
-    tensorboard: Annotated[
-        Path | None, typer.Option(help="Also write metrics for TensorBoard into this folder.")
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="Also hand metrics to tensorboard, trackio or wandb, if installed (repeatable)."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -62,60 +80,32 @@ def train_model(
     Example: resolvent train text --corpus out/text/wikitext2-bytes --pattern quadratic+cache --out out/first
     """
     from resolvent.train import train
-    from resolvent.train.board import Board
     from resolvent.train.processes import process_rank
+    from resolvent.train.trackers import Tracking
 
-    chosen = patterns or ["exponential+cache"]
-    config = _config(task, chosen[0], corpus, preset, seed)
-    config = config.changed([*_overrides(chosen, rule), *(changes or [])]).prepared()
-    line, first = StatusLine(), process_rank() == 0
-    board = Board(tensorboard) if tensorboard is not None and first else None
+    options = RunOptions(task, patterns or (), rule, corpus, preset, seed, changes or ())
+    config = options.config(None if config_file is None else ConfigFile.read(config_file))
+    first = process_rank() == 0
     plan = _plan(config)
     if plan and first:
         print(plan, file=sys.stderr)
-    record = train(config, out, partial(_show, line, board))
-    line.end()
+    with Tracking((track or ()) if first else (), out, config) as tracking, RunDisplay() as display:
+        record = train(config, out, partial(_show, display, tracking), display.evaluation)
     if not first:  # of several processes, one prints
         return
     if as_json:
         print(json.dumps(record.to_dict(), indent=2))
     else:
-        print(f"{config.model.pattern_label} on {task}: {summary(record)}")
+        print(f"{config.model.pattern_label} on {config.task.name}: {summary(record)}")
         if plan:
             print(_utilization(record))
     if out is not None:
         say_written(out)
 
 
-def _show(line: StatusLine, board: Board | None, p: Progress) -> None:
-    value = "" if p.value is None else f"  {p.measure} {p.value:.3f}"
-    speed = f"{p.tokens_per_second:,.0f} tokens/s"
-    line.show(f"step {p.step:,}/{p.steps:,}  loss {p.loss:.3f}{value}  {speed}", p.step / p.steps)
-    if board is not None:
-        board.write(p)
-
-
-def _config(task: str, pattern: str, corpus: Path | None, preset: str | None, seed: int) -> RunConfig:
-    """The preset's settings for a task."""
-    from resolvent.studies import table1
-    from resolvent.studies.language import presets
-
-    if task not in TASKS:
-        raise SettingError(f"unknown task '{task}': expected {', '.join(TASKS)}.{closest(task, TASKS)}")
-    if task != Text.name:
-        if corpus is not None:
-            raise SettingError(f"{task} makes its own sequences: --corpus goes with 'resolvent train text'.")
-        return table1.run_config(table1.preset_of(preset or "small", [task]), task, pattern, seed)
-    if corpus is None:
-        raise SettingError("expected --corpus, the folder of a prepared text: see 'resolvent data prepare --help'.")
-    size = presets.preset_of(preset or "quick")
-    return presets.run_config(size, Text(str(corpus), size.context).prepared(), pattern, seed)
-
-
-def _overrides(patterns: Sequence[str], rule: str) -> list[str]:
-    """Settings that stand for options: one pattern per layer, a rule for all layers."""
-    per_layer = [f"model.pattern={json.dumps(patterns)}"] if len(patterns) > 1 else []
-    return per_layer + ([f"model.rule={rule}"] if rule != "softmax" else [])
+def _show(display: RunDisplay, tracking: Tracking, p: Progress) -> None:
+    display.step(p)
+    tracking.write(p)
 
 
 def _plan(config: RunConfig) -> str:

@@ -16,8 +16,9 @@ from resolvent.errors import RunError
 from resolvent.files import locked, require_writable
 from resolvent.model import LanguageModel
 from resolvent.tasks import Measure, Task
-from resolvent.train import checkpoint, metrics, record, shards
+from resolvent.train import checkpoint, config_file, metrics, record, shards
 from resolvent.train.config import RunConfig, TrainConfig
+from resolvent.train.config_file import write_config
 from resolvent.train.evaluate import evaluate
 from resolvent.train.metrics import MetricsLog, StepMetrics
 from resolvent.train.precision import autocast
@@ -47,9 +48,13 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
+OnEvaluation = Callable[[int, int], None]  # batches done of the final evaluation, of how many
 
 
-def train(config: RunConfig, folder: Path | None = None, on_progress: OnProgress = lambda _: None) -> Record:
+def train(
+    config: RunConfig, folder: Path | None = None, on_progress: OnProgress = lambda _: None,
+    on_evaluation: OnEvaluation = lambda *_: None,
+) -> Record:  # fmt: skip
     """Train from scratch, or resume from the checkpoint in the folder; the run's record.
 
     A finished run is not trained again: its record is read and returned, from a read-only folder, too. Of several
@@ -70,7 +75,7 @@ def train(config: RunConfig, folder: Path | None = None, on_progress: OnProgress
             trainer = _Trainer(config, folder, processes)
             trainer.resume()
             trainer.train(on_progress)
-            return trainer.finish()
+            return trainer.finish(on_evaluation)
 
 
 class _Trainer:
@@ -98,6 +103,9 @@ class _Trainer:
                                     lambda saved: _require_same(self.config, saved.config, folder))  # fmt: skip
             self.state = self.state if saved is None else saved.state
         self.log.truncate_after(self.state.step)
+        if folder is not None and self.processes.first:  # after what is there has been compared with the settings
+            write_config(folder / config_file.FILE, self.config)
+            self.config.task.save_files(folder)
 
     def train(self, on_progress: OnProgress) -> None:
         """Take steps until the last, or until the task is solved."""
@@ -115,7 +123,7 @@ class _Trainer:
                 saved = SavedRun(self.config, state)
                 checkpoint.write(self.folder, self.model, self.optimizer, saved, self.processes)
 
-    def finish(self) -> Record:
+    def finish(self, on_evaluation: OnEvaluation) -> Record:
         """Evaluate, and write the model and the record, whose existence says that the run is finished."""
         state = self.state
         result = Record(
@@ -127,7 +135,7 @@ class _Trainer:
             tokens=state.tokens,
             skipped_steps=state.skipped_steps,
             solved_at=state.solved_at,
-            evaluation=evaluate(self.model, self.config, self.processes),
+            evaluation=evaluate(self.model, self.config, self.processes, on_batch=on_evaluation),
             curve=state.curve,
         )
         if self.folder is not None:
