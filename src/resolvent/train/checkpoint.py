@@ -26,10 +26,10 @@ from resolvent.model import LanguageModel
 from resolvent.tensor_files import UNSEALED, TensorFile, differences, read_header, seal, seal_is_broken
 from resolvent.train import shards
 from resolvent.train.processes import SINGLE, Processes
-from resolvent.train.state import SavedRun
+from resolvent.train.state import CHECKPOINT, SHARDS, SavedRun
 from resolvent.untrusted import parse
 
-FILE, FOLDER = "checkpoint.safetensors", "checkpoints"
+FILE, FOLDER = CHECKPOINT, SHARDS
 FORMAT, VERSION = "resolvent-checkpoint", 2
 _ADVICE = "delete it to begin the run again."
 

@@ -115,6 +115,12 @@ class RunConfig:
     def to_dict(self) -> dict[str, dict[str, object]]:
         return {"model": self.model.to_dict(), "task": self.task.settings(), "train": dataclasses.asdict(self.train)}
 
+    def flat(self) -> dict[str, object]:
+        """All settings by their names in full, such as `train.steps`, as JSON has them."""
+        return {
+            f"{section}.{key}": value for section, settings in _plain(self).items() for key, value in settings.items()
+        }
+
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> RunConfig:
         check_names(values, SECTIONS, "a run", optional=())

@@ -13,6 +13,7 @@ from resolvent.train import version1
 from resolvent.train.config import RunConfig
 from resolvent.train.record import CurvePoint, curve_from
 
+CHECKPOINT, SHARDS = "checkpoint.safetensors", "checkpoints"  # in the folder of a run: a file, or a folder of shards
 _SCALE_PATIENCE = 2000
 
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from resolvent.errors import SettingError, closest
 
 if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
     from resolvent.train.config import RunConfig
     from resolvent.train.loop import Progress
 
@@ -36,37 +35,27 @@ class Tracker(Protocol):
 
 
 class _TensorBoard:
-    _writer: SummaryWriter | None = None
+    def __init__(self, folder: Path, _: RunConfig, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
 
-    def __init__(self, folder: Path, _: RunConfig) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter  # noqa: F401 (now, and not after the first steps)
-        except ImportError as error:
-            _missing("tensorboard", "board", error)
-        self._folder = folder / "tensorboard"
+        # Steps that a resumed run repeats replace the first ones.
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        if self._writer is None:  # steps that a resumed run repeats replace the first ones
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(str(self._folder), purge_step=step)
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        self._writer.close()
 
 
 class _Trackio:
-    def __init__(self, folder: Path, config: RunConfig) -> None:
-        try:
-            import trackio
-        except ImportError as error:
-            _missing("trackio", "trackio", error)
+    def __init__(self, folder: Path, config: RunConfig, _: int) -> None:
+        import trackio
+
         self._library = trackio
-        trackio.init(project=PROJECT, name=folder.name, resume="allow", config=settings_of(config))
+        trackio.init(project=PROJECT, name=folder.name, resume="allow", config=config.flat())
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         self._library.log(dict(values), step=step)
@@ -76,14 +65,12 @@ class _Trackio:
 
 
 class _Wandb:
-    def __init__(self, folder: Path, config: RunConfig) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            _missing("wandb", "wandb", error)
+    def __init__(self, folder: Path, config: RunConfig, _: int) -> None:
+        import wandb
+
         identity = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]  # a resumed run is the same one
         self._run = wandb.init(project=PROJECT, name=folder.name, id=identity, resume="allow", dir=str(folder),
-                               config=settings_of(config))  # fmt: skip
+                               config=config.flat())  # fmt: skip
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         self._run.log(dict(values), step=step)
@@ -92,15 +79,19 @@ class _Wandb:
         self._run.finish()
 
 
-TRACKERS: dict[str, Callable[[Path, RunConfig], Tracker]] = {
-    "tensorboard": _TensorBoard,
-    "trackio": _Trackio,
-    "wandb": _Wandb,
+# By the name of the package: what makes a tracker for a folder, from a step on; and the extra that installs it.
+TRACKERS: dict[str, tuple[Callable[[Path, RunConfig, int], Tracker], str]] = {
+    "tensorboard": (_TensorBoard, "board"),
+    "trackio": (_Trackio, "trackio"),
+    "wandb": (_Wandb, "wandb"),
 }
 
 
 class Tracking:
-    """A run's progress, handed to trackers: every tenth step, the last, and evaluations."""
+    """A run's progress, handed to trackers: every tenth step, the last, and evaluations.
+
+    What is missing raises an error at once; trackers begin with the first numbers, so that a finished run starts none.
+    """
 
     def __init__(self, names: Sequence[str], folder: Path | None, config: RunConfig) -> None:
         for name in names:
@@ -108,9 +99,14 @@ class Tracking:
                 raise SettingError(
                     f"unknown tracker '{name}': expected {', '.join(TRACKERS)}.{closest(name, TRACKERS)}"
                 )
+            if find_spec(name) is None:
+                raise ImportError(
+                    f"--track {name} needs a package: pip install 'resolvent[{TRACKERS[name][1]}]', or do without."
+                )
         if names and folder is None:
             raise SettingError("expected --out, the folder of the run, beside --track.")
-        self._trackers = [TRACKERS[name](folder, config) for name in dict.fromkeys(names) if folder is not None]
+        self._names, self._folder, self._config = tuple(dict.fromkeys(names)), folder, config
+        self._trackers: list[Tracker] = []
         self._value: float | None = None
 
     def __enter__(self) -> Tracking:
@@ -129,15 +125,8 @@ class Tracking:
                       "tokens_per_second": p.tokens_per_second}  # fmt: skip
         if p.value is not None and p.value != self._value:
             values[p.measure] = self._value = p.value
-        if values:
+        if values and self._folder is not None:
+            if not self._trackers:
+                self._trackers = [TRACKERS[name][0](self._folder, self._config, p.step) for name in self._names]
             for tracker in self._trackers:
                 tracker.log(values, p.step)
-
-
-def settings_of(config: RunConfig) -> dict[str, object]:
-    """All settings by their names in full, such as `train.steps`."""
-    return {f"{section}.{key}": value for section, values in config.to_dict().items() for key, value in values.items()}
-
-
-def _missing(name: str, extra: str, error: ImportError) -> NoReturn:
-    raise ImportError(f"--track {name} needs a package: pip install 'resolvent[{extra}]', or do without.") from error
