@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import matplotlib
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -27,15 +26,13 @@ _MOST_COLORS = 10
 
 def list_table(runs: Sequence[Run], now: float) -> Table:
     """A row for each run: what it is, how far it is, and how well it does."""
-    table = _table("run", "task", "pattern")
-    for name in ("parameters", "steps", "state", "loss", "evaluation", "age"):
-        table.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
+    table, measures = _table("run", "task", "pattern", "state"), _measures(runs)
+    _add_numbers(table, "size", "steps", "loss", *measures, "age")
     for run in runs:
         config = run.config
-        table.add_row(escape(run.name), config.task.name, escape(config.model.pattern_label), f"{run.parameters:,}",
-                      f"{run.step:,}/{config.train.steps:,}", run.state, _number(run.loss),
-                      "" if run.value is None else f"{run.measure} {_number(run.value)}",
-                      duration(max(now - run.changed, 0)))  # fmt: skip
+        table.add_row(escape(run.name), config.task.name, escape(config.model.pattern_label), run.state,
+                      _count(run.parameters), f"{run.step:,}/{config.train.steps:,}", _number(run.loss),
+                      *_values(run, measures), duration(max(now - run.changed, 0)))  # fmt: skip
     return table
 
 
@@ -49,22 +46,13 @@ def settings_table(names: Sequence[str], settings: dict[str, list[object]]) -> T
 
 def results_table(runs: Sequence[Run]) -> Table:
     """What came out of each run, or of as much of it as there is."""
-    table = _table("run")
-    bits = any(_bits(run) for run in runs)
-    for name in ("parameters", "steps", "loss", "evaluation", *(["bits per byte"] if bits else []), "tokens/s", "time"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table, measures, bits = _table("run"), _measures(runs), any(_bits(run) for run in runs)
+    _add_numbers(table, "size", "steps", "loss", *measures, *(["bits/byte"] if bits else []), "tokens/s", "time")
     for run in runs:
-        seconds = run.record.seconds if run.record is not None else run.log[-1].seconds if run.log else 0.0
-        speed = (
-            run.record.tokens_per_second
-            if run.record is not None
-            else run.log[-1].tokens_per_second
-            if run.log
-            else 0.0
-        )
-        table.add_row(escape(run.name), f"{run.parameters:,}", f"{run.step:,}", _number(run.loss),
-                      "" if run.value is None else f"{run.measure} {_number(run.value)}",
-                      *([_bits(run)] if bits else []), f"{speed:,.0f}", duration(seconds))  # fmt: skip
+        last = run.record or (run.log[-1] if run.log else None)
+        times = ("", "") if last is None else (f"{last.tokens_per_second:,.0f}", duration(last.seconds))
+        table.add_row(escape(run.name), _count(run.parameters), f"{run.step:,}", _number(run.loss),
+                      *_values(run, measures), *([_bits(run)] if bits else []), *times)  # fmt: skip
     return table
 
 
@@ -72,7 +60,7 @@ def curves_figure(runs: Sequence[Run]) -> Figure:
     """Loss, and accuracy or perplexity, by step: a line for each run."""
     from matplotlib.figure import Figure
 
-    measures = list(dict.fromkeys(run.measure for run in runs))
+    measures = _measures(runs)
     figure = Figure(figsize=(5 + 4.5 * len(measures), 4.4), layout="constrained")
     panels = list(figure.subplots(1, 1 + len(measures), squeeze=False)[0])
     for index, run in enumerate(runs):
@@ -110,10 +98,32 @@ def size(nbytes: int) -> str:
 
 
 def _table(*texts: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for name in texts:
-        table.add_column(escape(name), overflow="fold")
+        table.add_column(escape(name), overflow="fold", min_width=min(len(name), 11))
     return table
+
+
+def _add_numbers(table: Table, *names: str) -> None:
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+
+
+def _measures(runs: Sequence[Run]) -> list[str]:
+    """What these runs are measured by: a column or a panel for each."""
+    return list(dict.fromkeys(run.measure for run in runs))
+
+
+def _values(run: Run, measures: Sequence[str]) -> list[str]:
+    return [_number(run.value) if run.measure == measure else "" for measure in measures]
+
+
+def _count(parameters: int) -> str:
+    """A number of parameters, such as 41.6k or 124M."""
+    for unit, factor in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if parameters >= factor:
+            return f"{parameters / factor:.3g}{unit}"
+    return str(parameters)
 
 
 def _finish(axes: Axes, name: str) -> None:

@@ -1,8 +1,8 @@
 """Runs on disk: which there are in a folder, how far each is, what tells them apart, and what they take up.
 
 A folder is that of a run if it has a record, settings, metrics or a checkpoint. A run is running if a process holds the
-lock of its folder, finished if it has a record, and interrupted otherwise. No torch here, but to count the parameters of
-runs that are not finished.
+lock of its folder, finished if it has a record, and interrupted otherwise. No torch here, but to count the parameters
+of runs that are not finished.
 """
 
 from __future__ import annotations

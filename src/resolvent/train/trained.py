@@ -47,6 +47,11 @@ class TrainedModel:
         """The named one, that of the text it was trained on, the one in its folder, or what its vocabulary suggests."""
         if name is not None:
             return tokenizer(name)
+        if self.config is not None and self.text is None:
+            raise SettingError(
+                f"{self.path} was trained on {self.config.task.name}, whose tokens are not text: expected --tokenizer, "
+                "or 'resolvent inspect' with --tokens."
+            )
         if self.text is not None and self.text.tokenizer:
             return stored_tokenizer(self.text.tokenizer, *self.folders)
         for folder in self.folders:
