@@ -15,12 +15,12 @@ import typer
 from resolvent.cli.display import RunDisplay
 from resolvent.cli.models import RunFolder, TokenizerName
 from resolvent.cli.settings import RunOptions
-from resolvent.cli.shared import AsJson, app, parse_length, progress, say_written
+from resolvent.cli.shared import AsJson, app, parse_length, progress
 from resolvent.errors import SettingError
 from resolvent.rules import RULES
 from resolvent.tasks import Text
 from resolvent.train.config_file import ConfigFile
-from resolvent.train.record import Record
+from resolvent.train.record import FILE, Record
 
 if TYPE_CHECKING:
     from resolvent.text import Tokenizer
@@ -85,7 +85,7 @@ def train_model(
 
     options = RunOptions(task, patterns or (), rule, corpus, preset, seed, changes or ())
     config = options.config(None if config_file is None else ConfigFile.read(config_file))
-    first = process_rank() == 0
+    first, finished = process_rank() == 0, out is not None and (out / FILE).exists()
     plan = _plan(config)
     if plan and first:
         print(plan, file=sys.stderr)
@@ -100,7 +100,7 @@ def train_model(
         if plan:
             print(_utilization(record))
     if out is not None:
-        say_written(out)
+        print(f"{out} was finished before: nothing was trained" if finished else f"finished: {out}", file=sys.stderr)
 
 
 def _show(display: RunDisplay, tracking: Tracking, p: Progress) -> None:

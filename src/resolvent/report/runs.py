@@ -27,7 +27,7 @@ _MOST_COLORS = 10
 def list_table(runs: Sequence[Run], now: float) -> Table:
     """A row for each run: what it is, how far it is, and how well it does."""
     table, measures = _table("run", "task", "pattern", "state"), _measures(runs)
-    _add_numbers(table, "size", "steps", "loss", *measures, "age")
+    _add_numbers(table, "params", "steps", "loss", *measures, "age")
     for run in runs:
         config = run.config
         table.add_row(escape(run.name), config.task.name, escape(config.model.pattern_label), run.state,
@@ -47,7 +47,7 @@ def settings_table(names: Sequence[str], settings: dict[str, list[object]]) -> T
 def results_table(runs: Sequence[Run]) -> Table:
     """What came out of each run, or of as much of it as there is."""
     table, measures, bits = _table("run"), _measures(runs), any(_bits(run) for run in runs)
-    _add_numbers(table, "size", "steps", "loss", *measures, *(["bits/byte"] if bits else []), "tokens/s", "time")
+    _add_numbers(table, "params", "steps", "loss", *measures, *(["bits/byte"] if bits else []), "tokens/s", "time")
     for run in runs:
         last = run.record or (run.log[-1] if run.log else None)
         times = ("", "") if last is None else (f"{last.tokens_per_second:,.0f}", duration(last.seconds))
