@@ -243,7 +243,7 @@ def test_model_is_saved_and_inspected(tmp_path: Path) -> None:
     assert layers[3]["gates"] is None
     assert "expected a layer from 0 to 3, got 9" in error_of("inspect", str(tmp_path / "m"), "--layer", "9")
     assert "integers such as 17,4,256" in error_of("inspect", str(tmp_path / "m"), "--tokens", "a,b")
-    assert "expected a model's folder" in error_of("inspect", str(tmp_path / "none"))
+    assert "expected the folder of a run" in error_of("inspect", str(tmp_path / "none"))
 
 
 def test_labels_of_tokens() -> None:
