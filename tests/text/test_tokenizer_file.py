@@ -112,6 +112,21 @@ def test_nothing_is_added_or_cut_off(tmp_path: Path) -> None:
     assert tokenizer(path).encode("the cat the cat the").tolist() == [2, 3, 2, 3, 2]
 
 
+def test_nothing_is_left_to_chance(trained: FileTokenizer, tmp_path: Path) -> None:
+    content = json.loads(trained.path.read_text())
+    content["model"]["dropout"] = 0.5
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    assert tokenizer(tmp_path / "t.json").encode(TEXT).tolist() == trained.encode(TEXT).tolist()
+
+
+def test_a_library_that_panics_is_an_error_like_others(trained: FileTokenizer, tmp_path: Path) -> None:
+    content = json.loads(trained.path.read_text())
+    content["model"]["continuing_subword_prefix"] = "ééé"  # longer than the tokens that it would be cut off from
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    with pytest.raises(TextError, match="is damaged, or not a tokenizer"):
+        tokenizer(tmp_path / "t.json")
+
+
 def test_large_vocabularies_take_32_bits(tmp_path: Path) -> None:
     vocabulary = {"[UNK]": 0, "</s>": 1} | {f"w{i}": i for i in range(2, 70_001)}
     path = library(tmp_path / "t.json", words | {"vocab": vocabulary}, pre_tokenizer={"type": "Whitespace"})

@@ -1,13 +1,15 @@
 """Tokenizers in a file: a `tokenizer.json` of Hugging Face's library `tokenizers`, whoever made it.
 
-As with the others, special tokens are not recognized in a text, and nothing is added to it, cut off or padded, whatever
-the file asks for. Which token ends a text is known by its name. The file is JSON, parsed by that library: nothing in it
-can run code. Its sha256 is the tokenizer's identity, and a corpus, a run and a model keep a copy of it.
+As with the others, special tokens are not recognized in a text, and nothing is added to it, cut off, padded or left to
+chance, whatever the file asks for. Which token ends a text is known by its name. The file is JSON, parsed by that
+library: nothing in it can run code. Its sha256 is the tokenizer's identity, and a corpus, a run and a model keep a copy.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -59,14 +61,14 @@ class FileTokenizer:
 
     def encode(self, text: str) -> Ids:
         utf8(text)
-        try:
+        with _explained(f"{self.path} cannot encode this text", "use another tokenizer."):
             ids = self._library.encode(text, add_special_tokens=False).ids
-        except Exception as error:  # the library has no class of its own
-            raise TextError(f"{self.path} cannot encode this text: {error}. Use another tokenizer.") from error
         return np.array(ids, dtype=token_dtype(self.vocab_size))
 
     def decode(self, ids: npt.ArrayLike) -> str:
-        text: str = self._library.decode(checked(ids, self.name, self.vocab_size).tolist(), skip_special_tokens=False)
+        row = checked(ids, self.name, self.vocab_size).tolist()
+        with _explained(f"{self.path} cannot decode these tokens", "use another tokenizer."):
+            text: str = self._library.decode(row, skip_special_tokens=False)
         return text
 
     def save(self, folder: Path) -> None:
@@ -94,6 +96,17 @@ def _content(path: Path) -> bytes:
     return content
 
 
+@contextmanager
+def _explained(problem: str, advice: str) -> Iterator[None]:
+    """Errors of the library, which has no class for them; its panics are not even `Exception`s."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise TextError(f"{problem} ({error}): {advice}") from None
+        raise
+
+
 def _parse(content: bytes, path: Path) -> Library:
     try:
         from tokenizers import Tokenizer as Library
@@ -101,13 +114,13 @@ def _parse(content: bytes, path: Path) -> Library:
         raise ImportError(
             f"{path} needs the library tokenizers: pip install 'resolvent[text]', or use --tokenizer bytes."
         ) from error
-    try:
+    with _explained(
+        f"{path} is damaged, or not a tokenizer", f"expected a {FILE} as the library tokenizers writes it."
+    ):
         library = Library.from_str(content.decode("utf-8"))
-    except Exception as error:  # the library has no class of its own
-        raise TextError(
-            f"{path} is damaged, or not a tokenizer ({error}): expected a {FILE} as the library tokenizers writes it."
-        ) from None
     library.encode_special_tokens = True  # as plain characters
     library.no_truncation()
     library.no_padding()
+    if getattr(library.model, "dropout", None):  # which encodes a text differently each time
+        library.model.dropout = None
     return library
