@@ -2,7 +2,7 @@
 
 As with the others, special tokens are not recognized in a text, and nothing is added to it, cut off, padded or left to
 chance, whatever the file asks for. Which token ends a text is known by its name. The file is JSON, parsed by that
-library: nothing in it can run code. Its sha256 is the tokenizer's identity, and a corpus, a run and a model keep a copy.
+library: nothing in it can run code. Its sha256 is the tokenizer's identity; a corpus, a run and a model keep a copy.
 """
 
 from __future__ import annotations
