@@ -72,6 +72,27 @@ def read(
     return single.run
 
 
+@dataclass(frozen=True)
+class LatestCheckpoint:
+    """What a run would resume from: the file that says so, and what it says of the run."""
+
+    path: Path
+    run: SavedRun
+
+
+def latest(folder: Path) -> LatestCheckpoint | None:
+    """The latest checkpoint in the folder of a run, without its tensors; None if there is none."""
+    sharded, single = shards.latest(folder / FOLDER), _read(folder / FILE)
+    if sharded is not None and (single is None or sharded.run.state.step > single.run.state.step):
+        return LatestCheckpoint(sharded.folder / shards.STATE, sharded.run)
+    return None if single is None else LatestCheckpoint(folder / FILE, single.run)
+
+
+def exists(folder: Path) -> bool:
+    """Whether a run would resume from something in this folder."""
+    return (folder / FILE).exists() or (folder / FOLDER / shards.LATEST).exists()
+
+
 def remove(folder: Path) -> None:
     """A finished run needs none."""
     (folder / FILE).unlink(missing_ok=True)
