@@ -8,8 +8,7 @@ import torch
 
 from resolvent.errors import SettingError
 from resolvent.model import LanguageModel, ModelConfig
-from resolvent.train import Progress, RunConfig, train
-from resolvent.train.loop import Control, StoppedError
+from resolvent.train import Control, Progress, RunConfig, StoppedError, train
 from resolvent.train.model_source import open_model
 from resolvent.train.record import Record
 from tests.train.test_train import MODEL, TASK, config, essence, losses
@@ -95,8 +94,8 @@ def test_training_starts_from_the_weights_of_a_run_a_model_or_a_checkpoint(tmp_p
     sources = [source, source / "model", source / "checkpoint.safetensors"]
     started = [tuned(str(path)) for path in sources]
     for settings in started:  # the first loss is that of these weights, whatever is started from
-        assert losses_of_first_step(settings, tmp_path) == losses_of_first_step(started[0], tmp_path)
-        assert losses_of_first_step(settings, tmp_path) != losses_of_first_step(config(seed=5), tmp_path)
+        assert loss_of_first_step(settings) == loss_of_first_step(started[0])
+        assert loss_of_first_step(settings) != loss_of_first_step(config(seed=5))
     assert all(same(open_model(path).load().state_dict(), weights(source)) for path in sources)
     done = train(started[0], tmp_path / "tuned")
     assert done.config.train.start == str(source)
@@ -112,7 +111,7 @@ def tuned(start: str) -> RunConfig:
     return config(start=start, seed=5, warmup=0)
 
 
-def losses_of_first_step(settings: RunConfig, folder: Path) -> float:
+def loss_of_first_step(settings: RunConfig) -> float:
     first: list[float] = []
 
     def note(p: Progress) -> None:

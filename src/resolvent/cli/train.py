@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from resolvent.cli.display import StatusLine
+from resolvent.cli.run_name import default_folder
 from resolvent.cli.runs import (
     RunFolder,
     TokenizerName,
@@ -22,7 +24,8 @@ from resolvent.cli.runs import (
     tokenizer_of,
     trained_text,
 )
-from resolvent.cli.shared import AsJson, Rule, app, parse_length, progress, say_written
+from resolvent.cli.session import Session
+from resolvent.cli.shared import AsJson, Rule, app, parse_length, progress, say, say_written
 from resolvent.errors import SettingError, closest
 from resolvent.tasks import TASKS, Text
 from resolvent.train.record import Record
@@ -58,41 +61,57 @@ def train_model(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed for weights and data.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run: record, metrics, checkpoint, model.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run: record, metrics, checkpoint, model.  \\[default: runs/NAME]"),
+    ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="MODEL",
+            help="Fine-tune: start from the weights, patterns and sizes of this run, model or checkpoint, with a new "
+            "optimizer.",
+        ),
+    ] = None,
     changes: Changes = None,
     tensorboard: Annotated[
         Path | None, typer.Option(help="Also write metrics for TensorBoard into this folder.")
     ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Train even if it takes more than a day, or more memory than is free.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train one model. If interrupted, rerun the same command to resume from the last checkpoint, exactly.
+    """Train one model. If interrupted, rerun the same command to resume, exactly.
+
+    Ctrl-C and SIGTERM finish the step, write a checkpoint and print the command
+    that resumes; twice, they stop at once. The same command with a larger
+    train.steps extends a run: from there on the learning rate is that of the
+    longer run.
 
     Example: resolvent train text --corpus out/text/wikitext2-bytes --pattern quadratic+cache --out out/first
     """
-    from resolvent.train import train
     from resolvent.train.board import Board
     from resolvent.train.processes import process_rank
 
-    chosen = patterns or ["exponential+cache"]
-    config = _config(task, chosen[0], corpus, preset, seed)
-    config = config.changed([*_overrides(chosen, rule), *(changes or [])]).prepared()
-    line, first = StatusLine(), process_rank() == 0
-    board = Board(tensorboard) if tensorboard is not None and first else None
-    plan = _plan(config)
-    if plan and first:
-        print(plan, file=sys.stderr)
-    record = train(config, out, partial(_show, line, board))
-    line.end()
-    if not first:  # of several processes, one prints
+    config = _config(task, (patterns or ["exponential+cache"])[0], corpus, preset, seed)
+    config = _started(config, start).changed([*_overrides(patterns or [], rule, start), *(changes or [])]).prepared()
+    if out is None:
+        out, reason = default_folder(config, preset or ("quick" if task == Text.name else "small"))
+        say(f"{reason}: this one is {out}" if reason else f"run: {out}")
+    board = Board(tensorboard) if tensorboard is not None and process_rank() == 0 else None
+    line = StatusLine()
+    record = Session(config, out, line.end, yes=yes).train(partial(_show, line, board))
+    if process_rank() != 0:  # of several processes, one prints
         return
     if as_json:
         print(json.dumps(record.to_dict(), indent=2))
     else:
         print(f"{config.model.pattern_label} on {task}: {summary(record)}")
-        if plan:
+        if isinstance(config.task, Text):
             print(_utilization(record))
-    if out is not None:
-        say_written(out)
+    say_written(out)
 
 
 def _show(line: StatusLine, board: Board | None, p: Progress) -> None:
@@ -120,25 +139,25 @@ def _config(task: str, pattern: str, corpus: Path | None, preset: str | None, se
     return presets.run_config(size, Text(str(corpus), size.context).prepared(), pattern, seed)
 
 
-def _overrides(patterns: Sequence[str], rule: str) -> list[str]:
+def _started(config: RunConfig, start: Path | None) -> RunConfig:
+    """With the model that training starts from, if there is one."""
+    if start is None:
+        return config
+    from resolvent.train.model_source import open_model
+
+    if isinstance(config.task, Text):
+        check_tokenizer(start, config.task.tokenizer)
+    settings = dataclasses.replace(config.train, start=str(start))
+    return dataclasses.replace(config, model=open_model(start).config, train=settings)
+
+
+def _overrides(patterns: Sequence[str], rule: str, start: Path | None) -> list[str]:
     """Settings that stand for options: one pattern per layer, a rule for all layers."""
-    per_layer = [f"model.pattern={json.dumps(patterns)}"] if len(patterns) > 1 else []
+    if len(patterns) > 1:
+        per_layer = [f"model.pattern={json.dumps(patterns)}"]
+    else:  # of a model to start from; otherwise a preset may have it in some layers alone
+        per_layer = [f"model.pattern={pattern}" for pattern in patterns if start is not None]
     return per_layer + ([f"model.rule={rule}"] if rule != "softmax" else [])
-
-
-def _plan(config: RunConfig) -> str:
-    """How large the model is, and how much of the text it will read; empty for tasks made on the fly."""
-    from resolvent.model import LanguageModel
-
-    settings, length = config.train, config.task.longest
-    tokens = settings.batch * length
-    epochs = config.task.epochs(settings.steps * tokens)
-    if epochs is None:
-        return ""
-    return (
-        f"{LanguageModel.shape_only(config.model).parameter_count():,} parameters; {settings.steps:,} steps of "
-        f"{settings.batch} × {length:,} = {tokens:,} tokens, {epochs:.2f} epochs"
-    )
 
 
 def summary(record: Record) -> str:

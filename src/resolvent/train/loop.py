@@ -68,6 +68,7 @@ class Control:
     keep          keep the last checkpoint of a finished run, without which it cannot be extended
     save_seconds  also write a checkpoint when the last one is as old as that, however many steps it is
     on_start      called before the first step with the state that the run starts or resumes from
+    on_trained    called after the last step and its checkpoint, before the final evaluation
     """
 
     stop: Callable[[], bool] | None = None
@@ -75,11 +76,12 @@ class Control:
     keep: bool = False
     save_seconds: float = math.inf
     on_start: Callable[[TrainState], None] = lambda _: None
+    on_trained: Callable[[], None] = lambda: None
 
 
 def train(
     config: RunConfig, folder: Path | None = None, on_progress: OnProgress = lambda _: None,
-    control: Control = Control(),
+    control: Control | None = None,
 ) -> Record:  # fmt: skip
     """Train from scratch, or resume from the checkpoint in the folder; the run's record.
 
@@ -89,7 +91,7 @@ def train(
     Raises:
         StoppedError: `control.stop` said so. The same call resumes.
     """
-    config = config.prepared()
+    config, control = config.prepared(), control or Control()
     finished = _finished(config, folder, control)
     if finished is not None:
         return finished
@@ -105,6 +107,7 @@ def train(
             trainer.resume()
             control.on_start(trainer.state)
             trainer.train(on_progress)
+            control.on_trained()
             return trainer.finish()
 
 
