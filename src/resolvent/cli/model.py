@@ -95,11 +95,11 @@ def inspect_model(
     """
     from resolvent.model.inspection import inspect
     from resolvent.report import figures, mixing
-    from resolvent.train.trained import load_trained
+    from resolvent.train.model_source import open_model
 
     if tokens is not None and not all(token.strip().isdigit() for token in tokens.split(",")):
         raise SettingError(f"expected --tokens as integers such as 17,4,256, got '{tokens}'.")
-    trained = load_trained(run)
+    trained = open_model(run)
     if tokens is None:
         vocabulary = trained.tokenizer(tokenizer)
         ids = vocabulary.encode(text).tolist()
@@ -107,7 +107,7 @@ def inspect_model(
     else:
         ids = [int(token) for token in tokens.split(",")]
         labels = [str(token) for token in ids]
-    inspection = inspect(trained.model, ids, layer, head)
+    inspection = inspect(trained.load(), ids, layer, head)
     if as_json:
         print(json.dumps([layer.to_dict() for layer in inspection.layers], indent=2))
     else:

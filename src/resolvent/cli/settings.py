@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,27 +31,43 @@ class RunOptions:
     preset: str | None = None
     seed: int | None = None
     changes: Sequence[str] = ()
+    start: Path | None = None
 
-    def config(self, file: ConfigFile | None = None) -> RunConfig:
+    def config(self, file: ConfigFile) -> RunConfig:
         """All settings, of a task that is prepared."""
-        file = ConfigFile(Path(), None, {}) if file is None else file
-        config = file.over(self._preset(file)).changed([*self._overrides(file), *self.changes])
-        return config.prepared()
+        config = self._started(file.over(self._preset(file)), file)
+        return config.changed([*self._overrides(file), *self.changes]).prepared()
+
+    def preset_name(self, file: ConfigFile) -> str:
+        return self.preset or file.preset or ("quick" if self._task(file) == Text.name else "small")
+
+    def _started(self, config: RunConfig, file: ConfigFile) -> RunConfig:
+        """With the model that training starts from, if there is one; a file may have its settings already."""
+        start = self.start or config.train.start
+        if not start or (self.start is None and "model" in file.sections):
+            return config
+        from resolvent.train.model_source import open_model
+
+        source = open_model(start)
+        if isinstance(config.task, Text):
+            source.check_tokenizer(config.task.tokenizer)
+        settings = dataclasses.replace(config.train, start=str(start), start_sha256="")
+        return dataclasses.replace(config, model=source.config, train=settings)
 
     def _preset(self, file: ConfigFile) -> RunConfig:
         """The preset's settings for the task."""
         from resolvent.studies import table1
         from resolvent.studies.language import presets
 
-        task, preset, seed = self._task(file), self.preset or file.preset, self.seed or 0
+        task, preset, seed = self._task(file), self.preset_name(file), self.seed or 0
         pattern, corpus = self._pattern(file), self.corpus or file.setting("task", "corpus")
         if task != Text.name:
             if corpus is not None:
                 raise SettingError(f"{task} makes its own sequences: --corpus goes with 'resolvent train text'.")
-            return table1.run_config(table1.preset_of(preset or "small", [task]), task, pattern, seed)
+            return table1.run_config(table1.preset_of(preset, [task]), task, pattern, seed)
         if corpus is None:
             raise SettingError("expected --corpus, the folder of a prepared text: see 'resolvent data prepare --help'.")
-        size = presets.preset_of(preset or "quick")
+        size = presets.preset_of(preset)
         context = as_integer(file.setting("task", "context") or size.context, "task.context", least=1)
         return presets.run_config(size, Text(str(corpus), context).prepared(), pattern, seed)
 
@@ -76,7 +93,7 @@ class RunOptions:
         overrides = []
         if len(self.patterns) > 1:
             overrides.append(f"model.pattern={json.dumps(list(self.patterns))}")
-        elif self.patterns and file.setting("model", "pattern") is not None:
+        elif self.patterns and (self.start or file.setting("model", "pattern") is not None):
             overrides.append(f"model.pattern={json.dumps(self.patterns[0])}")
         if self.rule is not None:
             overrides.append(f"model.rule={self.rule}")

@@ -80,9 +80,14 @@ def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
+def say(message: str) -> None:
+    """On standard error, so that standard output stays the result alone; of several processes, one speaks."""
+    if os.environ.get("RANK", "0") == "0":
+        print(message, file=sys.stderr, flush=True)
+
+
 def say_written(path: Path) -> None:
-    """On standard error, so that standard output stays the result alone."""
-    print(f"written: {path}", file=sys.stderr)
+    say(f"written: {path}")
 
 
 def main() -> None:

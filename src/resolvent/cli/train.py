@@ -14,17 +14,19 @@ import typer
 
 from resolvent.cli.display import RunDisplay
 from resolvent.cli.models import RunFolder, TokenizerName
+from resolvent.cli.run_name import default_folder
+from resolvent.cli.session import Session
 from resolvent.cli.settings import RunOptions
-from resolvent.cli.shared import AsJson, app, parse_length, progress
+from resolvent.cli.shared import AsJson, app, parse_length, progress, say
 from resolvent.errors import SettingError
 from resolvent.rules import RULES
 from resolvent.tasks import Text
 from resolvent.train.config_file import ConfigFile
-from resolvent.train.record import FILE, Record
+from resolvent.train.record import Record
 
 if TYPE_CHECKING:
     from resolvent.text import Tokenizer
-    from resolvent.train import Progress, RunConfig
+    from resolvent.train import Progress
     from resolvent.train.trackers import Tracking
 
 Changes = Annotated[
@@ -67,60 +69,66 @@ def train_model(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed for weights and data.  \\[default: 0]")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run: record, metrics, checkpoint, model.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run: record, metrics, checkpoint, model.  \\[default: runs/NAME]"),
+    ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="MODEL",
+            help="Fine-tune: start from the weights, patterns and sizes of this run, model or checkpoint, with a new "
+            "optimizer.",
+        ),
+    ] = None,
     changes: Changes = None,
     track: Annotated[
         list[str] | None,
         typer.Option(help="Also hand metrics to tensorboard, trackio or wandb, if installed (repeatable)."),
     ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Train even if it takes more than a day, or more memory than is free.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train one model. If interrupted, rerun the same command to resume from the last checkpoint, exactly.
+    """Train one model. If interrupted, rerun the same command to resume, exactly.
+
+    Ctrl-C and SIGTERM finish the step, write a checkpoint and print the command
+    that resumes; twice, they stop at once. The same command with a larger
+    train.steps extends a run: from there on the learning rate is that of the
+    longer run.
 
     Example: resolvent train text --corpus out/text/wikitext2-bytes --pattern quadratic+cache --out out/first
     """
-    from resolvent.train import train
     from resolvent.train.processes import process_rank
     from resolvent.train.trackers import Tracking
 
-    options = RunOptions(task, patterns or (), rule, corpus, preset, seed, changes or ())
-    config = options.config(None if config_file is None else ConfigFile.read(config_file))
-    first, finished = process_rank() == 0, out is not None and (out / FILE).exists()
-    plan = _plan(config)
-    if plan and first:
-        print(plan, file=sys.stderr)
+    options = RunOptions(task, patterns or (), rule, corpus, preset, seed, changes or (), start)
+    file = ConfigFile(Path(), None, {}) if config_file is None else ConfigFile.read(config_file)
+    config = options.config(file)
+    if out is None:
+        out, reason = default_folder(config, options.preset_name(file))
+        say(f"{reason}: this one is {out}" if reason else f"run: {out}")
+    session = Session(config, out, yes=yes)
+    finished = session.is_finished()
+    first = process_rank() == 0  # of several processes, one shows and prints
     with Tracking((track or ()) if first else (), out, config) as tracking, RunDisplay() as display:
-        record = train(config, out, partial(_show, display, tracking), display.evaluation)
-    if not first:  # of several processes, one prints
+        record = session.train(partial(_show, display, tracking), display.evaluation)
+    if not first:
         return
     if as_json:
         print(json.dumps(record.to_dict(), indent=2))
     else:
         print(f"{config.model.pattern_label} on {config.task.name}: {summary(record)}")
-        if plan:
+        if isinstance(config.task, Text):
             print(_utilization(record))
-    if out is not None:
-        print(f"{out} was finished before: nothing was trained" if finished else f"finished: {out}", file=sys.stderr)
+    say(f"{out} was finished before: nothing was trained" if finished else f"finished: {out}")
 
 
 def _show(display: RunDisplay, tracking: Tracking, p: Progress) -> None:
     display.step(p)
     tracking.write(p)
-
-
-def _plan(config: RunConfig) -> str:
-    """How large the model is, and how much of the text it will read; empty for tasks made on the fly."""
-    from resolvent.model import LanguageModel
-
-    settings, length = config.train, config.task.longest
-    tokens = settings.batch * length
-    epochs = config.task.epochs(settings.steps * tokens)
-    if epochs is None:
-        return ""
-    return (
-        f"{LanguageModel.shape_only(config.model).parameter_count():,} parameters; {settings.steps:,} steps of "
-        f"{settings.batch} × {length:,} = {tokens:,} tokens, {epochs:.2f} epochs"
-    )
 
 
 def summary(record: Record) -> str:
@@ -168,14 +176,16 @@ def evaluate_model(
     as_json: AsJson = False,
 ) -> None:
     """Measure the perplexity and bits per byte of a model on a text."""
+    from resolvent.train.model_source import open_model
     from resolvent.train.perplexity import on_text
-    from resolvent.train.trained import load_trained
+    from resolvent.train.processes import default_device
 
-    trained = load_trained(run)
+    trained = open_model(run)
     text = Text(str(corpus), context or (Text.context if trained.text is None else trained.text.context))
     trained.check_tokenizer(text.opened.tokenizer)
+    model = trained.load().to(default_device())
     with progress("evaluating", len(text.windows(batch, split, stride))) as advance:
-        evaluation = on_text(trained.model, text, batch, split=split, stride=stride, precision=trained.precision,
+        evaluation = on_text(model, text, batch, split=split, stride=stride, precision=trained.precision,
                              advance=advance)  # fmt: skip
     if as_json:
         print(json.dumps(evaluation.to_dict(), indent=2))
@@ -205,10 +215,12 @@ def generate_text(
     as_json: AsJson = False,
 ) -> None:
     """Generate text from a prompt."""
-    from resolvent.train.trained import load_trained
+    from resolvent.train.model_source import open_model
+    from resolvent.train.processes import default_device
 
-    trained = load_trained(run)
-    model, vocabulary = trained.model, trained.tokenizer(tokenizer)
+    trained = open_model(run)
+    vocabulary = trained.tokenizer(tokenizer)
+    model = trained.load().to(default_device())
     encoded = vocabulary.encode(prompt).tolist()
     if not encoded:
         raise SettingError("expected a prompt of at least one character.")

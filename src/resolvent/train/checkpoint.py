@@ -25,7 +25,7 @@ from resolvent.files import atomic_write
 from resolvent.model import LanguageModel
 from resolvent.tensor_files import UNSEALED, TensorFile, differences, read_header, seal, seal_is_broken
 from resolvent.train import shards
-from resolvent.train.processes import SINGLE, Processes
+from resolvent.train.processes import Processes
 from resolvent.train.state import CHECKPOINT, SHARDS, SavedRun
 from resolvent.untrusted import parse
 
@@ -72,35 +72,33 @@ def read(
     return single.run
 
 
-def latest_model(folder: Path) -> tuple[SavedRun, LanguageModel] | None:
-    """The model of the latest checkpoint in the folder of a run, and what was saved with it; None if there is none."""
-    single, sharded = _read(folder / FILE), shards.latest(folder / FOLDER)
-    newest = max((each.run for each in (single, sharded) if each is not None), key=_step, default=None)
-    if newest is None:
-        return None
-    model, optimizer = _empty(newest)
-    read(folder, model, optimizer, SINGLE)
-    return newest, model
+@dataclass(frozen=True)
+class LatestCheckpoint:
+    """What a run would resume from: the file that says so, and what it says of the run."""
+
+    path: Path
+    run: SavedRun
 
 
-def read_model(path: Path) -> tuple[SavedRun, LanguageModel]:
-    """The model of a checkpoint in one file, and what was saved with it."""
+def latest(folder: Path) -> LatestCheckpoint | None:
+    """The latest checkpoint in the folder of a run, without its tensors; None if there is none."""
+    sharded, single = shards.latest(folder / FOLDER), _read(folder / FILE)
+    if sharded is not None and (single is None or sharded.run.state.step > single.run.state.step):
+        return LatestCheckpoint(sharded.folder / shards.STATE, sharded.run)
+    return None if single is None else LatestCheckpoint(folder / FILE, single.run)
+
+
+def exists(folder: Path) -> bool:
+    """Whether a run would resume from something in this folder."""
+    return (folder / FILE).exists() or (folder / FOLDER / shards.LATEST).exists()
+
+
+def of_file(path: Path) -> LatestCheckpoint:
+    """What a checkpoint in one file says of its run."""
     checkpoint = _read(path)
     if checkpoint is None:
         raise FileNotFoundError(f"expected a checkpoint, and {path} does not exist.")
-    model, optimizer = _empty(checkpoint.run)
-    _load(checkpoint, model, optimizer)
-    return checkpoint.run, model
-
-
-def _empty(run: SavedRun) -> tuple[LanguageModel, torch.optim.Optimizer]:
-    """A model and an optimizer to read a checkpoint into."""
-    model = LanguageModel(run.config.model)
-    return model, torch.optim.AdamW(model.parameters())
-
-
-def _step(run: SavedRun) -> int:
-    return run.state.step
+    return LatestCheckpoint(path, checkpoint.run)
 
 
 def remove(folder: Path) -> None:

@@ -37,6 +37,8 @@ class TrainConfig:
     patience       consecutive skipped steps (not finite, or spikes) before the run is given up
     threads        of torch and the kernels: part of the config, since sums of different order differ in their last bits
     parallel       on several processes, weights and moments are copied to each ("replicate") or sharded ("shard")
+    start          run, model or checkpoint whose weights training starts from [default: initial weights of the seed]
+    start_sha256   digest of those weights, filled in by `RunConfig.prepared`
     """
 
     steps: Positive = 1000
@@ -61,6 +63,8 @@ class TrainConfig:
     patience: Positive = 10
     threads: Positive = 1
     parallel: str = "replicate"
+    start: str = ""
+    start_sha256: str = ""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -109,11 +113,23 @@ class RunConfig:
             )
 
     def prepared(self) -> RunConfig:
-        """With the task prepared: its settings complete, its files open."""
-        return dataclasses.replace(self, task=self.task.prepared())
+        """With the task prepared: its settings complete, its files open; and with the digest of the initial weights."""
+        config = dataclasses.replace(self, task=self.task.prepared())
+        if not self.train.start or self.train.start_sha256:
+            return config
+        from resolvent.train.model_source import open_model  # torch, where weights are read alone
+
+        digest = open_model(self.train.start).sha256
+        return dataclasses.replace(config, train=dataclasses.replace(self.train, start_sha256=digest))
+
+    def with_steps(self, steps: int) -> RunConfig:
+        return dataclasses.replace(self, train=dataclasses.replace(self.train, steps=steps))
 
     def to_dict(self) -> dict[str, dict[str, object]]:
-        return {"model": self.model.to_dict(), "task": self.task.settings(), "train": dataclasses.asdict(self.train)}
+        train = dataclasses.asdict(self.train)
+        if not self.train.start:  # as in files of runs from before there was a choice
+            del train["start"], train["start_sha256"]
+        return {"model": self.model.to_dict(), "task": self.task.settings(), "train": train}
 
     def flat(self) -> dict[str, object]:
         """All settings by their names in full, such as `train.steps`, as JSON has them."""
@@ -132,10 +148,12 @@ class RunConfig:
         """Settings that differ from those of a saved run: empty if this is that run.
 
         It may continue with another `parallel`, which leaves its numbers as they are but for rounding, and with a
-        corpus that has been moved.
+        corpus or initial weights that have been moved.
         """
         own, other = _plain(self), _plain(saved)
         other["train"]["parallel"] = own["train"]["parallel"]
+        for train in (own["train"], other["train"]):
+            train.pop("start", None)  # the digest says which weights
         if "sha256" in own["task"] and "corpus" in other["task"]:
             other["task"]["corpus"] = own["task"]["corpus"]
         return ", ".join(

@@ -14,7 +14,7 @@ from resolvent.model import LanguageModel, ModelConfig
 from resolvent.tasks import Text
 from resolvent.text import prepare, train_tokenizer
 from resolvent.train import Progress, RunConfig, TrainConfig, train
-from resolvent.train.trained import load_trained
+from resolvent.train.model_source import open_model
 from tests.small_runs import WORDS
 from tests.train.test_train import KilledError
 
@@ -73,7 +73,7 @@ def test_a_checkpoint_has_the_weights_of_its_step(run: Path) -> None:
 
     stored = load_file(run.parent / "cut" / "checkpoint.safetensors")
     for path in (run.parent / "cut", run.parent / "cut" / "checkpoint.safetensors"):
-        weights = load_trained(path).model.state_dict()
+        weights = open_model(path).load().state_dict()
         assert all(torch.equal(t, stored[f"model/{name}"]) for name, t in weights.items())
 
 
@@ -82,7 +82,7 @@ def test_a_tokenizer_that_is_gone_is_named(run: Path, tmp_path: Path) -> None:
         return
     moved = Path(shutil.copytree(run, tmp_path / "run"))
     (moved / "tokenizer.json").unlink()
-    assert load_trained(moved).tokenizer().encode(PROMPT).size  # that of the model
+    assert open_model(moved).tokenizer().encode(PROMPT).size  # that of the model
     (moved / "model" / "tokenizer.json").unlink()
     assert "is missing: expected a tokenizer.json in" in error_of("generate", str(moved))
     given = ["generate", str(moved), "--tokenizer", str(run / "tokenizer.json"), "--tokens", "2", "--prompt", PROMPT]
@@ -99,10 +99,10 @@ def test_tokens_of_another_tokenizer_are_refused(run: Path, tmp_path: Path) -> N
 
 
 def test_what_is_not_a_model(tmp_path: Path) -> None:
-    assert "there is no" in error_of("generate", str(tmp_path / "none"))
-    assert "has no model: expected the folder of a run" in error_of("inspect", str(tmp_path))
+    assert "expected the folder of a run or of a saved model" in error_of("generate", str(tmp_path / "none"))
+    assert "which has none of them in it" in error_of("inspect", str(tmp_path))
     (tmp_path / "notes.txt").write_text("notes")
-    assert "notes.txt is not a model" in error_of("generate", str(tmp_path / "notes.txt"))
+    assert "notes.txt, which is none of them" in error_of("generate", str(tmp_path / "notes.txt"))
     (tmp_path / "metrics.jsonl").write_text("")
     assert "interrupted before its first checkpoint" in error_of("generate", str(tmp_path))
     LanguageModel.seeded(ModelConfig(vocab_size=1000, layers=1, dim=8, heads=1), 0).save(tmp_path / "model")
