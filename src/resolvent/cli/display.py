@@ -41,6 +41,10 @@ class RunDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:  # fmt: skip
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the bars; what is printed while they are shown stands above them, in lines of their width."""
         self.bars.stop()
 
     def step(self, p: Progress) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from resolvent.errors import SettingError
 from resolvent.train.record import FILE, Record
 
 if TYPE_CHECKING:
+    from resolvent.cli.display import RunDisplay
     from resolvent.train import Progress, RunConfig
     from resolvent.train.loop import OnProgress
     from resolvent.train.plan import RunPlan
@@ -41,7 +41,7 @@ class Session:
         self.first: tuple[int, float] | None = None  # the first step, which may have compiled, and when it was done
         self.seconds_left: float | None = None
 
-    def train(self, show: OnProgress, show_evaluation: Callable[[int, int], None]) -> Record:
+    def train(self, display: RunDisplay, track: OnProgress) -> Record:
         """The run's record. A run that is stopped ends the process, and says how to resume it."""
         from resolvent.train import Control, StoppedError, train
 
@@ -49,7 +49,8 @@ class Session:
             self._announce()
 
         def on_progress(p: Progress) -> None:
-            show(p)
+            display.step(p)
+            track(p)
             self._measure(p)
 
         control = Control(
@@ -59,12 +60,13 @@ class Session:
             save_seconds=_SAVE_SECONDS,
             on_start=self._begin,
             on_trained=self.interruption.nothing_left,
-            on_evaluation=show_evaluation,
+            on_evaluation=display.evaluation,
         )
         try:
             with self.interruption.listening():
                 return train(self.config, self.folder, on_progress, control)
         except StoppedError as stopped:
+            display.clear()  # which would break the command into lines
             self._explain(str(stopped))
             raise typer.Exit(self.interruption.exit_code if self.interruption.received else _REFUSED) from None
 

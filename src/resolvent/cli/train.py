@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,8 +25,6 @@ from resolvent.train.record import Record
 
 if TYPE_CHECKING:
     from resolvent.text import Tokenizer
-    from resolvent.train import Progress
-    from resolvent.train.trackers import Tracking
 
 Changes = Annotated[
     list[str] | None,
@@ -114,7 +111,7 @@ def train_model(
     finished = session.is_finished()
     first = process_rank() == 0  # of several processes, one shows and prints
     with Tracking((track or ()) if first else (), out, config) as tracking, RunDisplay() as display:
-        record = session.train(partial(_show, display, tracking), display.evaluation)
+        record = session.train(display, tracking.write)
     if not first:
         return
     if as_json:
@@ -124,11 +121,6 @@ def train_model(
         if isinstance(config.task, Text):
             print(_utilization(record))
     say(f"{out} was finished before: nothing was trained" if finished else f"finished: {out}")
-
-
-def _show(display: RunDisplay, tracking: Tracking, p: Progress) -> None:
-    display.step(p)
-    tracking.write(p)
 
 
 def summary(record: Record) -> str:
