@@ -13,7 +13,6 @@ UTILIZATION = 0.3  # of a GPU's peak, assumed
 _RESIDUALS = 2  # inputs of a block's two branches, in float32 whatever the precision
 _COPIES = 4  # outputs of the two norms, and what rotations and projections keep beside: fits what was measured on CPUs
 _LOGITS = 3  # logits, their softmax and its gradient exist at once
-_STANDARD_TOKENS = 20  # for each parameter, where nobody says how many
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,6 @@ def training_cost(
         state_bytes=STATE_BYTES * profile.parameters,
         activation_bytes=round(activations),
     )
-
-
-def standard_tokens(parameters: int) -> int:
-    """Tokens to train on where nobody says how many: 20 for each parameter (Hoffmann et al. 2022)."""
-    return _STANDARD_TOKENS * parameters
 
 
 def gpu_seconds(flops: float) -> dict[str, float]:
