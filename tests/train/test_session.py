@@ -28,16 +28,16 @@ SMOKE = table1.run_config(table1.preset_of("smoke"), "copy", "dense", 0)
 # The command, which stops for a signal in its first line and takes the same step whenever that comes.
 SIGNALED = """
 import os, signal, sys
-from resolvent.cli import train as command
+from resolvent.cli.display import RunDisplay
 from resolvent.__main__ import main
 number, at, times = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-show = command._show
-def show_and_signal(line, board, p):
-    show(line, board, p)
+show = RunDisplay.step
+def show_and_signal(display, p):
+    show(display, p)
     if p.step == at:
         for _ in range(times):
             os.kill(os.getpid(), number)
-command._show = show_and_signal
+RunDisplay.step = show_and_signal
 sys.argv = ["resolvent", *sys.argv[4:]]
 main()
 """
