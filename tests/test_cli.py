@@ -183,7 +183,8 @@ def test_model_is_described() -> None:
     )
 
 
-def test_train_takes_a_pattern_per_layer() -> None:
+def test_train_takes_a_pattern_per_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     changes = ["train.steps=2", "train.batch=2", "train.eval_batches=1", "model.dim=16", "model.layers=3"]
     less = ["--preset", "smoke", *(word for change in changes for word in ("--set", change))]
     content = json.loads(call("train", "copy", *four("dense", "local:4", "order:2"), *less, "--json").stdout)

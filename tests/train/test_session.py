@@ -127,12 +127,6 @@ def test_commands_that_resume() -> None:
     )
 
 
-def test_patterns_are_one_per_layer(tmp_path: Path) -> None:
-    call("train", "copy", "--preset", "smoke", "--pattern", "dense", "--pattern", "local:4", *CHANGES,
-         "--set", "train.steps=1", "--out", str(tmp_path))  # fmt: skip
-    assert Record.read(tmp_path / "run.json").config.model.pattern == ("dense", "local:4")
-
-
 def too_large() -> list[str]:
     return ["train", "copy", "--preset", "paper", "--set", "model.layers=40", "--set", "model.dim=8192"]
 
