@@ -51,7 +51,7 @@ def test_commands_work_with_a_read_only_package_and_no_home(container: dict[str,
     assert {path.suffix for path in folder.rglob("*.nb?")} == {".nbi", ".nbc"}
     assert list(folder.glob("matplotlib/fontlist*"))
 
-    done = run(*TRAIN, **container)
+    done = run(*TRAIN, "--out", str(tmp_path / "tmp" / "run"), **container)
     assert done.returncode == 0, done.stderr
     assert "first-order on copy: accuracy" in done.stdout
     assert "resolvent:" not in done.stderr  # nothing was compiled

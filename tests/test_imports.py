@@ -93,7 +93,8 @@ print(*sorted(set(sys.modules) - before))
 
 
 @pytest.mark.parametrize("modules", [
-    ["model.config", "tasks", "train", "train.config", "train.record", "train.state", "train.metrics"],
+    ["model.config", "tasks", "train", "train.config", "train.record", "train.state", "train.metrics", "train.runs"],
+    ["train.config_file", "train.cleaning", "train.trackers"],
     ["studies.registry", "studies.results", "studies.factors", "studies.render", "studies.page", "studies.grid"],
     ["bench.record", "studies.speed.tables", "studies.speed.sections", "cli"],
 ])  # fmt: skip

@@ -6,6 +6,7 @@ import errno
 import glob
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors import SafetensorError
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FULL_DISK_MESSAGES = tuple(os.strerror(code) for code in _FULL_DISK)
+_GLANCE = 0.05  # seconds
 _ACTIVE: set[Path] = set()  # temporary files that this process is writing now
 
 
@@ -145,13 +147,28 @@ def locked(folder: Path) -> Iterator[None]:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BusyError(f"another process is working in {folder}: wait for it, or choose another --out.") from error
+        for attempt in (1, 2):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if attempt == 2:
+                    raise BusyError(
+                        f"another process is working in {folder}: wait for it, or choose another --out."
+                    ) from error
+                time.sleep(_GLANCE)  # `is_locked` holds it for a moment, too
         yield
     finally:
         os.close(descriptor)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether another process holds the lock of a folder, on systems with file locks."""
+    try:
+        with locked(folder):
+            return False
+    except BusyError:
+        return True
 
 
 def fsync_folder(folder: Path) -> None:

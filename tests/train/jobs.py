@@ -47,7 +47,7 @@ def run(
     with (
         patch.object(loop, "take_step", counted),
         patch.object(LanguageModel, "loss", spoilt),
-        patch("resolvent.model.language_model._MANY", many),
+        patch("resolvent.model.language_model.MOST_LOGITS", many),
         suppress(StoppedError),
     ):
         train(RunConfig.from_dict(config), Path(folder))

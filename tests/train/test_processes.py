@@ -282,7 +282,7 @@ def test_killed_processes_go_on(tmp_path: Path) -> None:
     assert process.returncode == 0, errors
     assert len(workers) == 2
     assert said.count("dense on copy: accuracy") == 1  # one process speaks
-    assert errors.count("written: ") == 1
+    assert errors.count("finished: ") == 1
     train(Record.read(tmp_path / "cut" / "run.json").config, tmp_path / "one")
     assert metrics(tmp_path / "cut") == pytest.approx(metrics(tmp_path / "one"), abs=ROUNDING)
 

@@ -11,10 +11,11 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeElapsedColumn
 
 import resolvent
 from resolvent.analysis.congestion import Effort
+from resolvent.cli.display import bars
 from resolvent.cli.terminal import replace_what_cannot_be_encoded
 from resolvent.errors import PatternError, RunError
 from resolvent.patterns.checks import require_length
@@ -74,16 +75,19 @@ def root(
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
     """A bar on standard error, for people only; it vanishes when done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+    with bars(TimeElapsedColumn()) as bar:
         task = bar.add_task(what, total=total if total > 1 else None)
         yield lambda: bar.advance(task)
 
 
+def say(message: str) -> None:
+    """On standard error, so that standard output stays the result alone; of several processes, one speaks."""
+    if os.environ.get("RANK", "0") == "0":
+        print(message, file=sys.stderr, flush=True)
+
+
 def say_written(path: Path) -> None:
-    """On standard error, so that standard output stays the result alone."""
-    print(f"written: {path}", file=sys.stderr)
+    say(f"written: {path}")
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from resolvent.ops.backend import Backend
 from resolvent.ops.sequences import Indices
 from resolvent.patterns.checks import require_length
 
-_MANY = 1 << 24  # logits beyond this many are computed in chunks, and again for their gradient
+MOST_LOGITS = 1 << 24  # logits beyond this many are computed in chunks, and again for their gradient
 
 
 class Block(nn.Module):
@@ -168,9 +168,9 @@ class LanguageModel(nn.Module):
         counted = wanted != -100
         if not counted.all():  # logits of the others are not needed
             hidden, wanted = hidden[counted], wanted[counted]
-        if len(hidden) * self.config.vocab_size <= _MANY:
+        if len(hidden) * self.config.vocab_size <= MOST_LOGITS:
             return cross_entropy(at_least_float32(self.logits(hidden)), wanted)
-        rows = max(_MANY // self.config.vocab_size, 1)
+        rows = max(MOST_LOGITS // self.config.vocab_size, 1)
         chunks = zip(hidden.split(rows), wanted.split(rows), strict=True)
         total: Tensor = sum(checkpoint(self._summed_loss, chunk, goal, use_reentrant=False) for chunk, goal in chunks)
         return total / len(wanted)

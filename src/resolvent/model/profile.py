@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerProfile:
-    """One layer of the stack. Hops: the most that any pair needs within it; None if some pair has no path."""
+    """One layer of the stack. Hops: the most that any pair needs within it; None if some pair has no path.
+
+    training_bytes_per_token  what the operator keeps for its backward pass
+    """
 
     patterns: tuple[str, ...]
     rule: str
     mixer_parameters: int
     mixing_madds_per_token: float
+    training_bytes_per_token: int
     cache_bytes: int
     max_hops: int | None
     reach: int
@@ -112,6 +116,7 @@ def _layer(layer: Layer, parameters: int, n: int) -> LayerProfile:
         rule=str(layer.rule),
         mixer_parameters=parameters,
         mixing_madds_per_token=sum(c.forward_madds_per_token for c in costs),
+        training_bytes_per_token=sum(c.training_bytes_per_token for c in costs),
         cache_bytes=sum(c.cache_bytes for c in costs),
         max_hops=min(complete) if complete else None,
         reach=max(reach for _, reach in reaches),

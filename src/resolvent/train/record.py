@@ -18,6 +18,7 @@ from resolvent.fields import (
     Amount,
     Count,
     Share,
+    as_integers,
     as_list,
     as_mapping,
     as_row,
@@ -170,7 +171,9 @@ class Environment:
 @final
 @dataclass(frozen=True)
 class Record:
-    """A finished run. `lengths` has evaluations in other contexts than the one trained on, where there are any."""
+    """A finished run. `lengths` has evaluations in other contexts than the one trained on, where there are any;
+    `extended_at` the steps after which it was given more of them than it was begun with.
+    """
 
     config: RunConfig
     environment: Environment
@@ -183,6 +186,7 @@ class Record:
     evaluation: Evaluation
     curve: tuple[CurvePoint, ...]
     lengths: tuple[TextEvaluation, ...] = ()
+    extended_at: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -203,8 +207,9 @@ class Record:
             "evaluation": self.evaluation.to_dict(),
             "lengths": [each.to_dict() for each in self.lengths],
         }
-        if not self.lengths:
-            del values["lengths"]
+        for name in ("lengths", "extended_at"):
+            if not values[name]:
+                del values[name]
         return {"format": FORMAT, "version": VERSION, **values}
 
     @classmethod
@@ -213,7 +218,7 @@ class Record:
         values = as_mapping(content, "a run's record")
         if check_format(values, FORMAT, (1, VERSION), "a run's record") == 1:
             values = version1.record(values)
-        check_names(values, field_names(cls), "a run's record", optional=("lengths",))
+        check_names(values, field_names(cls), "a run's record", optional=("lengths", "extended_at"))
         config = RunConfig.from_dict(as_mapping(values["config"], "config"))
         evaluation = _EVALUATIONS[config.task.measure]
         made = {
@@ -225,6 +230,7 @@ class Record:
                 TextEvaluation.from_dict(as_mapping(each, "an evaluation"))
                 for each in as_list(values.get("lengths", ()), "lengths")
             ),
+            "extended_at": tuple(as_integers(values.get("extended_at", ()), "extended_at")),
         }
         make: Callable[..., Record] = cls  # which checks its values
         return make(**{**values, **made})
