@@ -109,7 +109,7 @@ class Processes:
         if self.sharded:
             self._shard(model)
         elif self.count > 1:
-            replica = DistributedDataParallel(_Loss(model), gradient_as_bucket_view=True, broadcast_buffers=False)
+            replica = DistributedDataParallel(_Loss(model), gradient_as_bucket_view=True)
             replica.register_comm_hook(None, lambda _, bucket: _start_sum(bucket.buffer()))
         return DistributedModel(model, self, replica)
 
