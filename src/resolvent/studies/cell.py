@@ -26,7 +26,8 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _run(folder: Path) -> None:
+def run(folder: Path) -> None:
+    """Train as the config in the folder says, when no other process does."""
     config = RunConfig.from_dict(as_mapping(read(folder / "config.json"), "the config of a cell"))
     while True:
         try:
@@ -38,4 +39,4 @@ def _run(folder: Path) -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_end_with, args=(int(sys.argv[2]),), daemon=True).start()
-    _run(Path(sys.argv[1]))
+    run(Path(sys.argv[1]))
