@@ -15,7 +15,7 @@ CASES   ?=
 RECORDS ?= docs/records/bench-two-cores.jsonl
 QUICK   ?=
 
-.PHONY: help setup demo test check slow fuzz bench dist dist-test clean
+.PHONY: help setup demo test check slow cluster fuzz bench dist dist-test clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 11
@@ -43,6 +43,11 @@ test: $(STAMP) ## run the tests
 
 slow: $(STAMP) ## run the slow studies too
 	$(BIN)/python -m pytest -n 2 -m slow
+
+# Ray takes 240 MB, which no other test needs.
+cluster: $(STAMP) ## install Ray and submitit, and run studies on clusters of both on this machine
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray,slurm]'
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest tests/studies/test_engines.py
 
 fuzz: $(STAMP) ## random cases against oracles: make fuzz SECONDS=600 SEED=7
 	$(BIN)/python -m fuzz --seed $(SEED) $(if $(CASES),--cases $(CASES),--seconds $(SECONDS))

@@ -38,7 +38,7 @@ def write(
     folder: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, run: SavedRun, processes: Processes
 ) -> None:
     """Into the folder of a run. A checkpoint of the other kind is older, and is removed."""
-    if run.config.train.parallel == "shard":
+    if run.config.train.sharded:
         shards.save(folder / FOLDER, model, optimizer, run, processes)
         if processes.first:
             (folder / FILE).unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from resolvent.patterns.checks import require_length
 from resolvent.tasks import Task, task
 
 PRECISIONS = ("float32", "bfloat16", "float16")
-PARALLEL = ("replicate", "shard")
+PARALLEL = ("replicate", "shard", "hybrid")
 _MOST_THREADS = 4096
 SECTIONS = ("model", "task", "train")
 LENGTHS = ("task.length", "task.least", "task.context")  # in tokens: 2k is 2,048 there, as everywhere
@@ -36,7 +36,9 @@ class TrainConfig:
     solved         stop when this accuracy on full sizes is reached at an evaluation; None to train to the end
     patience       consecutive skipped steps (not finite, or spikes) before the run is given up
     threads        of torch and the kernels: part of the config, since sums of different order differ in their last bits
-    parallel       on several processes, weights and moments are copied to each ("replicate") or sharded ("shard")
+    parallel       on several processes, weights and moments are copied to each ("replicate"), sharded ("shard"), or
+                   sharded within groups and copied between them ("hybrid")
+    shard_group    processes in such a group; None for those of a machine
     start          run, model or checkpoint whose weights training starts from [default: initial weights of the seed]
     start_sha256   digest of those weights, filled in by `RunConfig.prepared`
     """
@@ -63,6 +65,7 @@ class TrainConfig:
     patience: Positive = 10
     threads: Positive = 1
     parallel: str = "replicate"
+    shard_group: Positive | None = None
     start: str = ""
     start_sha256: str = ""
 
@@ -82,6 +85,11 @@ class TrainConfig:
         for name, choices in (("precision", PRECISIONS), ("parallel", PARALLEL)):
             if (value := getattr(self, name)) not in choices:
                 raise SettingError(f"expected {name} {' or '.join(choices)}, got {value!r}.{closest(value, choices)}")
+
+    @property
+    def sharded(self) -> bool:
+        """Whether checkpoints are in shards."""
+        return self.parallel != "replicate"
 
     def divisor(self, step: int) -> int:
         """What sizes are divided by at a step, from 0."""
@@ -147,11 +155,11 @@ class RunConfig:
     def differences(self, saved: RunConfig) -> str:
         """Settings that differ from those of a saved run: empty if this is that run.
 
-        It may continue with another `parallel`, which leaves its numbers as they are but for rounding, and with a
-        corpus or initial weights that have been moved.
+        It may continue with another `parallel` or `shard_group`, which leave its numbers as they are but for rounding,
+        and with a corpus or initial weights that have been moved.
         """
         own, other = _plain(self), _plain(saved)
-        other["train"]["parallel"] = own["train"]["parallel"]
+        other["train"] |= {name: own["train"][name] for name in ("parallel", "shard_group")}
         for train in (own["train"], other["train"]):
             train.pop("start", None)  # the digest says which weights
         if "sha256" in own["task"] and "corpus" in other["task"]:

@@ -23,7 +23,7 @@ from resolvent.train.evaluate import evaluate
 from resolvent.train.metrics import MetricsLog, StepMetrics
 from resolvent.train.model_source import load_start
 from resolvent.train.precision import autocast
-from resolvent.train.processes import Processes, process_rank
+from resolvent.train.processes import DistributedModel, Processes, process_rank
 from resolvent.train.record import CurvePoint, Environment, Record
 from resolvent.train.state import SavedRun, TrainState
 
@@ -99,13 +99,13 @@ def train(
     if finished is not None:
         return finished
     first = process_rank() == 0
-    if folder is not None and (first or config.train.parallel == "shard"):  # all write shards
+    if folder is not None and (first or config.train.sharded):  # all write shards
         require_writable(folder)
     with nullcontext() if folder is None or not first else locked(folder):
         finished = _finished(config, folder, control)  # by another process, while this one came for the lock
         if finished is not None:
             return finished
-        with Processes.init(config.train.parallel) as processes:
+        with Processes.init(config.train.parallel, config.train.shard_group) as processes:
             trainer = _Trainer(config, folder, processes, control)
             trainer.resume()
             control.on_start(trainer.state)
@@ -120,7 +120,7 @@ class _Trainer:
     def __init__(self, config: RunConfig, folder: Path | None, processes: Processes, control: Control) -> None:
         settings = config.train
         processes.slices(settings.batch)  # raises an error if there are more processes than sequences
-        if settings.parallel == "shard":
+        if settings.sharded:
             shards.require()
         torch.set_num_threads(settings.threads)
         self.config, self.folder, self.processes, self.control = config, folder, processes, control
@@ -129,7 +129,7 @@ class _Trainer:
             load_start(self.model, settings)
         self.model.to(processes.device)
         self.model.recompute = settings.recompute
-        processes.shard_model(self.model)
+        self.distributed = processes.distribute(self.model)
         self.optimizer = make_optimizer(self.model, settings)
         self.state = TrainState()
         self.log = MetricsLog(None if folder is None or not processes.first else folder / metrics.FILE)
@@ -231,7 +231,7 @@ class _Trainer:
             max_norm = settings.spike * state.average_norm
         scale = state.loss_scale if settings.precision == "float16" else 1.0
         loss, norm, tokens = take_step(
-            self.model, self.optimizer, self.config.task, settings, state.step, self.processes, max_norm, scale
+            self.distributed, self.optimizer, self.config.task, settings, state.step, max_norm, scale
         )
         if settings.precision == "float16":
             state.adapt_scale(overflowed=not math.isfinite(norm))
@@ -262,37 +262,39 @@ class _Trainer:
 
 
 def take_step(
-    model: LanguageModel, optimizer: torch.optim.Optimizer, task: Task, settings: TrainConfig, step: int,
-    processes: Processes, max_norm: float = math.inf, scale: float = 1.0,
+    model: DistributedModel, optimizer: torch.optim.Optimizer, task: Task, settings: TrainConfig, step: int,
+    max_norm: float = math.inf, scale: float = 1.0,
 ) -> tuple[float, float, int]:  # fmt: skip
     """One step on batch number `step`: loss, norm of the gradient, tokens.
 
     If the loss is not finite, or the gradient's norm is not below `max_norm`, the weights stay as they are. The loss is
     multiplied by `scale` for the backward pass, and gradients are divided by it.
     """
+    processes = model.processes
     batch = task.batch(settings.seed, step, settings.batch, divisor=settings.divisor(step))
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(settings, step)
     total, scored = torch.zeros((), device=processes.device), int((batch.targets != IGNORED).sum())
-    for rows in processes.slices(settings.batch, settings.accumulate):
+    slices = processes.slices(settings.batch, settings.accumulate)
+    for number, rows in enumerate(slices, 1):
         piece = batch.rows(rows)
         share = int((piece.targets != IGNORED).sum()) / scored
         goals = piece.targets if share else piece.tokens  # any will do with no weight, and all processes take this pass
         tokens, targets = (torch.from_numpy(t).to(processes.device) for t in (piece.tokens, goals))
-        with autocast(processes.device, settings.precision):
-            loss = model.loss(tokens, targets) * share
-        (loss * scale if scale != 1 else loss).backward()
+        with model.micro_batch(last=number == len(slices)):
+            with autocast(processes.device, settings.precision):
+                loss = model.loss(tokens, targets) * share
+            (loss * scale if scale != 1 else loss).backward()
         total += loss.detach()
     total = processes.all_reduce(total)
-    processes.reduce_gradients(model)
     if scale != 1:
-        for parameter in model.parameters():
+        for parameter in model.model.parameters():
             if parameter.grad is not None:
                 parameter.grad /= scale
-    value, norm = float(total), processes.clip_gradients(model, settings.clip)
+    value, norm = float(total), model.clip_gradients(settings.clip)
     if math.isfinite(value) and norm < max_norm:
         optimizer.step()
-    optimizer.zero_grad()
+    model.zero_gradients()
     return value, norm, batch.tokens.size
 
 
