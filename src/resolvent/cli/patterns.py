@@ -10,6 +10,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from resolvent.analysis.comparison import Comparison
 from resolvent.analysis.profile import Profile, analyze
 from resolvent.cli.shared import (
     AsJson,
@@ -97,9 +98,9 @@ def analyze_pattern(
             print()
             print(_routing_text(profile))
     if plot is not None:
-        from resolvent.report import figures
+        from resolvent.report.figures import save
 
-        say_written(figures.save(figures.profile_figure(profile), plot))
+        say_written(save(profile.plot(), plot))
 
 
 @app.command("draw")
@@ -115,9 +116,10 @@ def draw_pattern(
     if png is None:
         print(p.draw(n))
     else:
-        from resolvent.report import figures
+        from resolvent.analysis.figures.pages import mask_figure
+        from resolvent.report.figures import save
 
-        say_written(figures.save(figures.mask_figure(p, n), png))
+        say_written(save(mask_figure(p, n), png))
 
 
 @app.command("compare")
@@ -149,16 +151,16 @@ def compare_patterns(
 
         Console().print(tables.comparison(profiles))
     if plot is not None:
-        from resolvent.report import figures
+        from resolvent.report.figures import save
 
-        say_written(figures.save(figures.comparison_figure(profiles), plot))
+        say_written(save(Comparison(tuple(profiles)).plot(), plot))
     if pages is not None:
-        from resolvent.report import figures
+        from resolvent.report.figures import save
 
         with progress("drawing figures", len(profiles)) as advance:
             for profile in profiles:
                 name = "".join(c if c.isalnum() or c in "+-" else "_" for c in str(profile.pattern))
-                figures.save(figures.profile_figure(profile), pages / f"{name}.png")
+                save(profile.plot(), pages / f"{name}.png")
                 advance()
         say_written(pages)
 
