@@ -74,9 +74,12 @@ class Comparison(Sequence[Profile]):
         return f"n = {self.profiles[0].n:,} tokens"
 
     def _notes(self) -> list[str]:
+        notes = []
         if any(profile.least.hops is not None or profile.least.congestion is not None for profile in self.profiles):
-            return ["(least): of any pattern that holds as many positions at once and connects every pair"]
-        return []
+            notes.append("(least): of any pattern that holds as many positions at once and connects every pair")
+        if any(profile.unreachable_pairs for profile in self.profiles):
+            notes.append("∞: some pairs have no path; * over the pairs with a path")
+        return notes
 
 
 def _row(profile: Profile) -> tuple[str, ...]:

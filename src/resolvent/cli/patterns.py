@@ -20,6 +20,7 @@ from resolvent.cli.shared import (
     Length,
     Rule,
     app,
+    complete_pattern,
     progress,
     say_written,
 )
@@ -29,7 +30,9 @@ from resolvent.patterns import FAMILIES, MODIFIERS, PAPER_STRUCTURES, Pattern, e
 Spec = Annotated[
     str | None,
     typer.Argument(
-        metavar="PATTERN", help="For example exponential+cache, or attention/first-order; see 'resolvent patterns'."
+        metavar="PATTERN",
+        help="For example exponential+cache, or attention/first-order; see 'resolvent patterns'.",
+        autocompletion=complete_pattern,
     ),
 ]
 MaskFile = Annotated[
@@ -126,7 +129,12 @@ def draw_pattern(
 def compare_patterns(
     specs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PATTERN", help="Patterns to compare.", show_default="the paper's nine structures"),
+        typer.Argument(
+            metavar="PATTERN",
+            help="Patterns to compare.",
+            show_default="the paper's nine structures",
+            autocompletion=complete_pattern,
+        ),
     ] = None,
     *,
     n: Length = 1024,

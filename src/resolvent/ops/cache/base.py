@@ -59,7 +59,7 @@ class Cache(ABC):
 
     def _repr_html_(self) -> str:
         head, rows = self._listed()
-        return table(f"{type(self).__name__} of {self.content}", rows, head=head, notes=(self._size,))
+        return table(f"{type(self).__name__}, {self._size}", rows, head=head, notes=(self.content,), words=2)
 
     @property
     def _size(self) -> str:

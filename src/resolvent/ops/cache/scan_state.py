@@ -69,7 +69,7 @@ class ScanState(TensorCache):
 
     @property
     def content(self) -> str:
-        return "a state of " + ", ".join(self.tensors)
+        return " and ".join(self.tensors) + ", whatever the tokens"
 
     def _rewinds_freely(self, target: int | None = None) -> bool:  # noqa: ARG002
         return False
