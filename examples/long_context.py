@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Long-context decoding on a laptop
 #
-# Attention keeps every token it has seen. A cache-efficient pattern keeps O(log n) or O(√n) positions, in memory that is
-# allocated before the first token. Here a small model reads 8,192 tokens in chunks and goes on token by token.
+# Attention keeps every token it has seen. A cache-efficient pattern keeps O(log n) or O(√n) positions, in memory
+# that is allocated before the first token. Here a small model reads 8,192 tokens in chunks and goes on token by token.
 
 # %%
 import time
@@ -60,8 +60,8 @@ print(f"cache: {before:,} bytes before, {cache.nbytes:,} after")
 # %% [markdown]
 # ## Go back, and branch
 #
-# A slot is given to a newer token once nobody reads the older one, so going back needs a `snapshot`. Rows can be repeated
-# to go on in several ways at once.
+# A slot is given to a newer token once nobody reads the older one, so going back needs a `snapshot`. Rows can be
+# repeated to go on in several ways at once.
 
 # %%
 cache.snapshot()

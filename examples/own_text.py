@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Training on your own text
 #
-# From files to a model that writes, in Python; the commands `resolvent data prepare`, `train` and `generate` do the same.
-# As text serve the sources of Python's standard library, which everybody has: put your own files in `SOURCES`.
+# From files to a model that writes, in Python; the commands `resolvent data prepare`, `train` and `generate` do the
+# same. As text serve the sources of Python's standard library, which everybody has: put your own files in `SOURCES`.
 
 # %%
 import json
@@ -35,9 +35,7 @@ print(corpus)
 config = RunConfig(
     rv.preset("tiny", vocab_size=corpus.vocab_size, layers=2, dim=64, heads=2, pattern="quadratic+cache"),
     Text(str(corpus.folder), context=128),
-    TrainConfig(
-        steps=150, warmup=15, learning_rate=4e-3, batch=8, eval_every=50, eval_batches=4, solved=None, threads=2
-    ),
+    TrainConfig(steps=150, warmup=15, learning_rate=4e-3, batch=8, eval_every=50, solved=None, threads=2),
 )
 model = rv.LanguageModel.shape_only(config.model)
 model.profile(128)

@@ -34,9 +34,8 @@ def _cell(part: str) -> Cell:
     kind, _, body = part.partition("\n")
     if kind != _WORDS:
         return Cell(body.strip("\n"), is_code=True)
-    return Cell(
-        "\n".join(line.removeprefix("#").removeprefix(" ") for line in body.strip().splitlines()), is_code=False
-    )
+    lines = body.strip().splitlines()
+    return Cell("\n".join(line.removeprefix("#").removeprefix(" ") for line in lines), is_code=False)
 
 
 def page(path: Path, folder: Path) -> str:

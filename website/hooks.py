@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import re
 import tempfile
 from pathlib import Path
 
@@ -12,15 +11,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from website import cells, commands
-
-ROOT = Path(__file__).parent.parent
-DOCUMENTS = {
-    "README.md": "index.md",
-    "ARCHITECTURE.md": "architecture.md",
-    "CONTRIBUTING.md": "contributing.md",
-    "CHANGELOG.md": "changelog.md",
-}  # of the repository, and the pages they are
-_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
+from website.documents import DOCUMENTS, ROOT, as_on_site
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -39,32 +30,5 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
     """Links out of `docs/` lead to the page that the file has on the site."""
     name = page.file.src_uri
-    return (
-        markdown
-        if page.file.generated_by
-        else as_on_site(markdown, posixpath.join("docs", posixpath.dirname(name)), name)
-    )
-
-
-def as_on_site(markdown: str, folder: str, page: str) -> str:
-    """Links of a document in a folder of the repository, as they are on a page; to files without a page, their text."""
-
-    def replaced(match: re.Match[str]) -> str:
-        image, text, target, anchor = match.groups(default="")
-        made = _page_of(posixpath.normpath(posixpath.join(folder, target)))
-        if made is None:
-            return text
-        return f"{image}[{text}]({posixpath.relpath(made, posixpath.dirname(page) or '.')}{anchor})"
-
-    return _LINK.sub(replaced, markdown)
-
-
-def _page_of(file: str) -> str | None:
-    """Where a file of the repository is on the site; None if it is not."""
-    if file in DOCUMENTS:
-        return DOCUMENTS[file]
-    if file.startswith("docs/") and (ROOT / file).is_file():
-        return file.removeprefix("docs/")
-    if file.startswith("examples/") and file.endswith(".py"):
-        return file.removesuffix(".py") + ".md"
-    return None
+    folder = posixpath.join("docs", posixpath.dirname(name))
+    return markdown if page.file.generated_by else as_on_site(markdown, folder, name)

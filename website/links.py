@@ -1,4 +1,4 @@
-"""Checks a built site: `python -m website.links FOLDER`. Links and anchors lead somewhere, nothing is loaded from elsewhere."""
+"""`python -m website.links FOLDER`: links and anchors of a built site lead somewhere, nothing is loaded from afar."""
 
 from __future__ import annotations
 
