@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,23 +61,13 @@ def run(source: str, names: dict[str, object], file: str, folder: Path) -> tuple
     tree = ast.parse(source, file)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), _in_folder(folder), _as_main():
+    with contextlib.redirect_stdout(printed), contextlib.chdir(folder), _as_main():
         exec(compile(tree, file, "exec"), names)
         value = None if last is None else eval(compile(ast.Expression(last.value), file, "eval"), names)
     as_html = getattr(value, "_repr_html_", None)
     if value is not None and as_html is None:
         print(repr(value), file=printed)
     return printed.getvalue(), "" if as_html is None else as_html()
-
-
-@contextlib.contextmanager
-def _in_folder(folder: Path) -> Iterator[None]:
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 @contextlib.contextmanager
