@@ -15,7 +15,7 @@ CASES   ?=
 RECORDS ?= docs/records/bench-two-cores.jsonl
 QUICK   ?=
 
-.PHONY: help setup demo test check slow cluster fuzz bench dist dist-test clean
+.PHONY: help setup demo test check slow cluster fuzz bench docs dist dist-test clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 11
@@ -46,7 +46,7 @@ slow: $(STAMP) ## run the slow studies too
 
 # Ray takes 240 MB, which no other test needs.
 cluster: $(STAMP) ## install Ray and submitit, and run studies on clusters of both on this machine
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray,slurm]'
+	$(PIP) -e '.[ray,slurm]'
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest tests/studies/test_engines.py
 
 fuzz: $(STAMP) ## random cases against oracles: make fuzz SECONDS=600 SEED=7
@@ -55,6 +55,15 @@ fuzz: $(STAMP) ## random cases against oracles: make fuzz SECONDS=600 SEED=7
 bench: $(STAMP) ## measure speed, half an hour on an idle machine, and remake docs/bench.md and the README's table
 	$(BIN)/resolvent bench --all $(if $(QUICK),--quick) --out $(RECORDS)
 	$(BIN)/resolvent results docs/bench.md README.md
+
+# What builds the site comes on top, and only for it.
+$(VENV)/.docs: $(STAMP)
+	$(PIP) -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs ## build the documentation site into out/site, and check its links
+	NO_MKDOCS_2_WARNING=1 OMP_WAIT_POLICY=passive $(BIN)/python -m mkdocs build --quiet --clean
+	$(BIN)/python -m website.links out/site
 
 check: $(STAMP) ## lint, formatting and types
 	$(BIN)/ruff check .

@@ -18,8 +18,11 @@ from resolvent.analysis.congestion import Effort
 from resolvent.cli.display import bars
 from resolvent.cli.terminal import replace_what_cannot_be_encoded
 from resolvent.errors import PatternError, RunError
+from resolvent.patterns import FAMILIES, MODIFIERS, PAPER_STRUCTURES
 from resolvent.patterns.checks import require_length
 from resolvent.rules import RULES
+
+_LONGEST_OFFERED = 24  # characters: a table written out is no help
 
 app = typer.Typer(
     name="resolvent",
@@ -28,8 +31,15 @@ app = typer.Typer(
     "exponential+cache[/bold].",
     rich_markup_mode="rich",
     no_args_is_help=True,
-    add_completion=False,
 )
+
+
+def complete_pattern(incomplete: str) -> list[str]:
+    """Spellings that begin so, for shells to offer: examples of the families, and what can be appended to them."""
+    samples = [family.sample for family in FAMILIES.values() if len(family.sample) < _LONGEST_OFFERED]
+    ends = ("", *MODIFIERS) if "+" in incomplete else ("",)
+    offered = dict.fromkeys([*(sample + end for sample in samples for end in ends), *PAPER_STRUCTURES])
+    return [name for name in offered if name.startswith(incomplete)]
 
 
 def parse_length(text: str) -> int:

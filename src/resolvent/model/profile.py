@@ -11,6 +11,7 @@ from resolvent.analysis.cost import Cost, cost
 from resolvent.analysis.hops import hops
 from resolvent.analysis.profile import plural
 from resolvent.coefficients.layer import Layer
+from resolvent.notebook import table
 from resolvent.patterns import Pattern
 from resolvent.rules import Rule
 
@@ -60,7 +61,24 @@ class StackProfile:
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
+    def __repr__(self) -> str:
+        hop_text = "not all connected" if self.max_hops is None else plural(self.max_hops, "hop")
+        return (
+            f"StackProfile({plural(len(self.layers), 'layer')}, n={self.n:,}: {self.parameters:,} parameters, "
+            f"{self.cache_bytes / 1024:,.0f} KiB of cache, {hop_text})"
+        )
+
     def __str__(self) -> str:
+        return "\n".join([self._title, *(f"  {name:14} {value}" for name, value in self._rows())])
+
+    def _repr_html_(self) -> str:
+        return table(self._title, self._rows())
+
+    @property
+    def _title(self) -> str:
+        return f"on {plural(self.n, 'token')}"
+
+    def _rows(self) -> list[tuple[str, str]]:
         hop_text = (
             f"none reach all of it: {plural(self.reach, 'token')} back"
             if self.max_hops is None
@@ -80,7 +98,7 @@ class StackProfile:
             key = (" | ".join(dict.fromkeys(layer.patterns)), layer.rule)
             kinds[key] = kinds.get(key, 0) + 1
         stack = [("layers", f"{count} × {name}, {rule}") for (name, rule), count in kinds.items()]
-        return "\n".join([f"on {plural(self.n, 'token')}", *(f"  {name:14} {value}" for name, value in stack + rows)])
+        return stack + rows
 
 
 def profile(model: LanguageModel, n: int) -> StackProfile:

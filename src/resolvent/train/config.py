@@ -120,6 +120,11 @@ class RunConfig:
                 f"got {self.model.vocab_size:,}."
             )
 
+    @property
+    def title(self) -> str:
+        """What is trained on what."""
+        return f"{self.model.pattern_label} on {self.task.name}"
+
     def prepared(self) -> RunConfig:
         """With the task prepared: its settings complete, its files open; and with the digest of the initial weights."""
         config = dataclasses.replace(self, task=self.task.prepared())

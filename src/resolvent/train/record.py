@@ -80,6 +80,9 @@ class AccuracyEvaluation:
     def value(self) -> float:
         return self.accuracy
 
+    def __repr__(self) -> str:
+        return f"AccuracyEvaluation({self})"
+
     def __str__(self) -> str:
         return f"accuracy {self.accuracy:.4f} per token, {self.sequence_accuracy:.4f} per sequence"
 
@@ -116,6 +119,9 @@ class TextEvaluation:
     @property
     def value(self) -> float:
         return self.perplexity
+
+    def __repr__(self) -> str:
+        return f"TextEvaluation({self})"
 
     def __str__(self) -> str:
         return f"perplexity {self.perplexity:.2f}, {self.bits_per_byte:.3f} bits per byte on {self.split}"
@@ -198,6 +204,14 @@ class Record:
     @property
     def tokens_per_second(self) -> float:
         return self.tokens / max(self.seconds, 1e-9)
+
+    def __repr__(self) -> str:
+        return f"Record({self.config.title}, seed {self.seed}: {self.evaluation}; {self.steps:,} steps)"
+
+    def _repr_html_(self) -> str:
+        from resolvent.train.record_table import record_table
+
+        return record_table(self)
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
