@@ -136,7 +136,7 @@ def _gate(gate: nn.Module | None, heads: int, given: list[Tensor]) -> dict[str, 
         return table | {name: _address(gate, own) for name, own in names.items()}
     if type(gate) not in (ScalarGate, ConstantGate):
         raise _UnknownError
-    given.append(gate(torch.empty(1, 1, 0))[0, :, 0].contiguous())
+    given.append(gate(torch.empty(1, 1, 0, dtype=torch.float32, device="cpu"))[0, :, 0].float().contiguous())
     return table | {"gate_step": given[-1].data_ptr()}
 
 

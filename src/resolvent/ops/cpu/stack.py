@@ -64,7 +64,7 @@ def advance_stack(tokens: Tensor, blocks: Sequence[StackBlock], around: Table, s
     if team is None or threads == 1 or batch * _weights(shape, projected) < _WORTH_THREADS:
         team, threads = None, 1
     scratch_size = (plans.most // UNIT + 2) * UNIT + 2
-    logits = torch.empty(batch, 1, shape.vocab_size)
+    logits = torch.empty(batch, 1, shape.vocab_size, dtype=torch.float32, device="cpu")
     lists = plans.lists()
     rotations = _rotations(positions[: plans.positions], shape)
     numbers = np.array([shape.head_dim**-0.5, shape.eps], dtype=np.float32)
@@ -107,7 +107,7 @@ def prepare_stack(head_dim: int) -> None:
 
 def stack_variants(head_dim: int) -> list[KernelVariant]:
     with variants_of() as wanted:
-        stack(0, span(head_dim, torch.empty(0)))
+        stack(0, span(head_dim, torch.empty(0, dtype=torch.float32, device="cpu")))
     return wanted
 
 
