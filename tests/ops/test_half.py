@@ -11,9 +11,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import resolvent as rv
-from resolvent.ops import tracing
+from resolvent.ops import cpu, tracing
+from resolvent.ops.inputs import Inputs as OperatorInputs
+from resolvent.ops.rows import Rows
 from tests.laws.test_backends import threads
-from tests.operator_cases import TABLE, Inputs, Spec, assert_all_close, gradients, mix, mixer_inputs
+from tests.operator_cases import NAMES, TABLE, Inputs, Spec, assert_all_close, gradients, mix, mixer_inputs
 
 HALF = [torch.bfloat16, torch.float16]
 PATTERNS: list[Spec] = ["exponential", "quadratic+cache", "first-order", "local:8", TABLE]
@@ -27,6 +29,13 @@ def many_heads(dtype: torch.dtype, d: int = 16) -> Inputs:
 
 def in_float32(inputs: Inputs) -> Inputs:
     return {name: t.float() for name, t in inputs.items()}
+
+
+def assert_rounded(found: Inputs, exact: Inputs) -> None:
+    """Gradients differ by half a unit in the last place, and by as much as float32 may."""
+    for name, gradient in found.items():
+        most = 0.52 * torch.finfo(gradient.dtype).eps * exact[name].abs() + 2e-5
+        assert ((gradient.float() - exact[name]).abs() <= most).all(), name
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -82,9 +91,7 @@ def test_results_are_those_of_float32_rounded_once(spec: Spec, d: int, dtype: to
     y, found = gradients(lambda t: mix(t, spec, backend="cpu"), inputs)
     exact, expected = gradients(lambda t: mix(t, spec, backend="cpu").to(dtype), in_float32(inputs))
     assert torch.equal(y, exact)
-    for name, gradient in found.items():
-        off = (gradient.float() - expected[name]).abs()
-        assert (off <= 0.52 * torch.finfo(dtype).eps * expected[name].abs() + 1e-5).all(), name
+    assert_rounded(found, expected)
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -97,6 +104,28 @@ def test_packed_sequences(dtype: torch.dtype) -> None:
         for before, after in pairwise(cuts):
             alone = {name: t[:, :, before:after] for name, t in inputs.items()}
             assert torch.equal(packed[:, :, before:after], mix(alone, spec, backend="cpu"))
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("spec", ["exponential", "quadratic+cache", "first-order"])
+def test_outputs_that_are_known(spec: str, dtype: torch.dtype) -> None:
+    """Rows after others that a cache would hold: with gradients for those, too."""
+    (stage,), n, position = rv.pattern(spec).stages, 600, 100
+    rows = Rows(stage, (0, n - position), position)
+    x, qa, ka, qb, kb, gate = many_heads(dtype).values()
+    first = mix({name: t[:, :, :position] for name, t in many_heads(dtype).items()}, spec, backend="cpu")
+    held = torch.cat([torch.from_numpy(rows.held), torch.arange(position, n)])
+    inputs = dict(zip(NAMES, (x[:, :, held], qa[:, :, position:], ka[:, :, held], qb[:, :, position:], kb[:, :, held],
+                              gate[:, :, position:]), strict=True))  # fmt: skip
+    inputs["known"] = first[:, :, rows.held]
+
+    def run(t: Inputs) -> Tensor:
+        return cpu.mix(OperatorInputs(*(t[name] for name in NAMES)), rows, 0.25, t["known"])
+
+    y, found = gradients(run, inputs)
+    exact, expected = gradients(lambda t: run(t).to(dtype), in_float32(inputs))
+    assert torch.equal(y, exact)
+    assert_rounded(found, expected)
 
 
 @pytest.mark.parametrize("spec", ["quadratic+cache", TABLE])

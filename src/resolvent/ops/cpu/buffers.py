@@ -1,8 +1,8 @@
 """What kernels read and write where it does not lie in memory as they want it: in half precision, or in odd sizes.
 
-Kernels compute in float32 or float64, on rows of whole vector units. Other tensors go through buffers: each thread has
-its own, fills them for a few jobs at a time, and rounds once what a kernel leaves there. So no tensor is ever copied as
-a whole into a higher precision.
+Kernels compute in float32 or float64, on rows of whole vector units, and read bfloat16. Other tensors go through
+buffers: each thread has its own, fills them for a few jobs at a time, and rounds once what a kernel leaves there. So no
+tensor is ever copied as a whole into a higher precision.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from resolvent.ops.cpu.layout import as_array, padded_size
@@ -72,7 +73,8 @@ Argument: TypeAlias = Tensor | Buffered
 def argument(*terms: Tensor, read: bool = True, written: bool = False) -> Argument:
     """A tensor itself, where a kernel takes it as it lies."""
     first, *rest = terms
-    ready = not rest and first.dtype == compute_dtype(first) and first.shape[-1] == padded_size(first.shape[-1])
+    loads = first.dtype == compute_dtype(first) or (first.dtype == torch.bfloat16 and not written)
+    ready = loads and not rest and first.shape[-1] == padded_size(first.shape[-1])
     return first if ready else Buffered(terms, read, written)
 
 

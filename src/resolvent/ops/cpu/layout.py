@@ -19,8 +19,9 @@ def padded_size(d: int) -> int:
 
 
 def as_array(t: Tensor) -> npt.NDArray[np.generic]:
-    """All elements in a row, which are the tensor's own memory if it is contiguous."""
-    return t.reshape(-1).resolve_neg().numpy()  # some views stand for the negative of what memory holds
+    """All elements in a row, which are the tensor's own memory if it is contiguous; bfloat16 as 16-bit integers."""
+    flat = t.reshape(-1).resolve_neg()  # some views stand for the negative of what memory holds
+    return flat.view(torch.int16).numpy() if t.dtype == torch.bfloat16 else flat.numpy()
 
 
 def span(d: int, t: Tensor) -> tuple[int, ...]:

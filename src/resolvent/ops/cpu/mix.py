@@ -120,11 +120,11 @@ def forward(
     """Outputs of all rows, those known first, and what the way back needs besides."""
     *vectors, gate = (t.detach().contiguous() for t in inputs)
     sweep = _Sweep(rows, vectors, scale)
-    y = empty_like(vectors[0])
+    rest, stats = saved_like(inputs, rows.pattern)
+    y, rest = empty_like(vectors[0]), empty_like(rest if differentiable else rest[:, :, :0])
     if rows.known and y_known is not None:
         y[:, :, : rows.known] = y_known.detach()
-    rest, stats = saved_like(inputs, rows.pattern)
-    rest = empty_like(rest if differentiable else rest[:, :, :0])
+        rest[:, :, : rows.known] = 0
     terms = (y, rest) if rest.numel() else (y,)
     stats.zero_()  # not all are written, and none may be random
     written = [argument(*terms, read=rows.known > 0, written=True), stats]
@@ -150,7 +150,8 @@ def backward(
     gradients = [empty_like(t) if used else _zeros(t) for t, used in zip(vectors, sweep.used, strict=True)]
     dgate = torch.empty_like(gate, dtype=stats.dtype)
     dy_known = dy.new_empty((*dy.shape[:2], rows.known, dy.shape[-1]))
-    outputs = argument(y, rest) if rest.numel() else argument(y)
+    terms = (y, rest) if rest.numel() else (y,)
+    outputs = argument(*terms) if rows.pattern.recurrent else sweep.nothing
     arguments = [*sweep.reads(vectors), gate.to(stats.dtype), outputs, stats, argument(dy)]
     arguments += [*sweep.writes(gradients), dgate, argument(dy_known, read=False, written=True)]
     if rows.general:
@@ -187,7 +188,11 @@ class _Sweep:
         return True, a, a, b, b
 
     def reads(self, vectors: Sequence[Tensor]) -> list[Argument]:
-        return [argument(t) if used else self.nothing for t, used in zip(vectors, self.used, strict=True)]
+        read = [argument(t) for t in vectors]
+        unused = (
+            read[0][:, :, :0] if isinstance(read[0], Tensor) else self.nothing
+        )  # of one dtype with x: no new kernel
+        return [t if used else unused for t, used in zip(read, self.used, strict=True)]
 
     def writes(self, vectors: Sequence[Tensor]) -> list[Argument]:
         written = (argument(t, read=False, written=True) for t in vectors)
