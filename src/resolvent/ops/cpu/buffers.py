@@ -78,21 +78,10 @@ def argument(*terms: Tensor, read: bool = True, written: bool = False) -> Argume
     return first if ready else Buffered(terms, read, written)
 
 
-def run(
+def run_buffered(
     bind: Bind, arguments: Sequence[Argument], heads: int, rows: Rows, scratch: Callable[[], Sequence[Array]]
 ) -> None:
-    """Run a kernel over all jobs in threads, with buffers where arguments want them."""
-    tensors = [a for a in arguments if isinstance(a, Tensor)]
-    if len(tensors) == len(arguments):
-        in_threads(bind([as_array(t) for t in tensors], _integers(rows.cuts)), heads, rows.cuts, scratch)
-    else:
-        _run_buffered(bind, arguments, heads, rows, scratch)
-
-
-def _run_buffered(
-    bind: Bind, arguments: Sequence[Argument], heads: int, rows: Rows, scratch: Callable[[], Sequence[Array]]
-) -> None:
-    """A few jobs at a time, which are all that the kernel sees."""
+    """Run a kernel over all jobs in threads, with a few at a time, which are all that it sees."""
     begins = np.cumsum(_integers([0, *np.tile(np.diff(rows.cuts) + rows.known, heads)]))  # rows before each job
     most = max(_ROWS, rows.longest)
     size = min(most, int(begins[-1]))
@@ -104,12 +93,12 @@ def _run_buffered(
         for begin, end in _pieces(begins, first, last, most):
             # With known rows a job is a head; without, those of all jobs follow one another, as in a single head.
             cuts = _integers(rows.cuts) if rows.known else begins[begin : end + 1] - begins[begin]
-            places = [_rows_of(a, rows.cuts, begin, end) for a in arguments]
-            steps = list(zip(arguments, buffers, places, strict=True))
+            ranges = [_rows_of(a, rows.cuts, begin, end) for a in arguments]
+            steps = list(zip(arguments, buffers, ranges, strict=True))
             bind([_array(*step) for step in steps], cuts)(*arrays, 0, end - begin)
-            for a, buffer, place in steps:
+            for a, buffer, taken in steps:
                 if isinstance(a, Buffered):
-                    a.take(buffer, place)
+                    a.take(buffer, taken)
 
     in_threads(work, heads, rows.cuts, own)
 

@@ -13,14 +13,15 @@ from torch import Tensor
 
 from resolvent.ops import portable
 from resolvent.ops.autograd import VmapInfo, map_in_front
-from resolvent.ops.cpu.buffers import Argument, Array, argument, run
+from resolvent.ops.cpu.buffers import Argument, Array, argument, run_buffered
 from resolvent.ops.cpu.kernels import backward as backward_kernel
 from resolvent.ops.cpu.kernels import forward as forward_kernel
 from resolvent.ops.cpu.kernels import scatter as scatter_kernel
 from resolvent.ops.cpu.kernels.vectors import UNIT
-from resolvent.ops.cpu.layout import padded_size, scalar, span
+from resolvent.ops.cpu.layout import as_array, padded_size, scalar, span
 from resolvent.ops.cpu.memory import empty_like
 from resolvent.ops.cpu.plan import kernel_plan
+from resolvent.ops.cpu.threads import in_threads
 from resolvent.ops.inputs import Inputs
 from resolvent.ops.precision import compute_dtype
 from resolvent.ops.rows import Rows
@@ -91,7 +92,7 @@ class _Mix(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: VmapInfo, in_dims: tuple[int | None, ...], *arguments: Any
+        info: VmapInfo, in_dims: tuple[int | None, ...], *arguments: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
         """One more dimension of independent sequences: it joins the batch."""
         *tensors, rows, scale, differentiable = arguments
@@ -208,7 +209,11 @@ class _Sweep:
         def bind(arrays: list[Array], cuts: Integers) -> Callable[..., None]:
             return partial(kernel, *arrays, *shape, cuts, *sizes)
 
-        run(bind, arguments, self.heads, rows, scratch)
+        tensors = [t for t in arguments if isinstance(t, Tensor)]
+        if len(tensors) == len(arguments):
+            in_threads(bind([as_array(t) for t in tensors], p.cuts), self.heads, rows.cuts, scratch)
+        else:
+            run_buffered(bind, arguments, self.heads, rows, scratch)
 
     def forward_scratch(self) -> list[Array]:
         area = self.block * (-(-(self.plan.widest + 1) // UNIT) * UNIT)
