@@ -153,6 +153,14 @@ def test_gradients_of_gates_do_not_suffer(spec: Spec) -> None:
     assert (found["gate"] - exact["gate"]).norm() <= 1e-4 * exact["gate"].norm()
 
 
+@pytest.mark.parametrize("dtype", HALF)
+def test_inference_mode(dtype: torch.dtype) -> None:
+    inputs = many_heads(dtype)
+    with torch.inference_mode():
+        y = mix(inputs, "exponential", backend="cpu")
+    assert torch.equal(y, mix(inputs, "exponential", backend="cpu"))
+
+
 def test_transforms() -> None:
     inputs = mixer_inputs(9, torch.bfloat16, 1, 2)
     xs = torch.randn(4, *inputs["x"].shape).bfloat16()

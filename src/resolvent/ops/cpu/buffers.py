@@ -89,6 +89,7 @@ def run_buffered(
     def own() -> list[Sequence[object]]:
         return [[a.buffer(size) if isinstance(a, Buffered) else a for a in arguments], scratch()]
 
+    @torch.inference_mode()  # or a thread could not write what the caller has made in it
     def work(buffers: list[Tensor], arrays: Sequence[Array], first: int, last: int) -> None:
         for begin, end in _pieces(begins, first, last, most):
             # With known rows a job is a head; without, those of all jobs follow one another, as in a single head.
