@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from resolvent.ops.cpu.kernels.vectors import UNIT
+from resolvent.kernels import UNIT
 from resolvent.ops.precision import compute_dtype
 
 
@@ -20,7 +20,7 @@ def padded_size(d: int) -> int:
 
 def as_array(t: Tensor) -> npt.NDArray[np.generic]:
     """All elements in a row, which are the tensor's own memory if it is contiguous; bfloat16 as 16-bit integers."""
-    flat = t.reshape(-1).resolve_neg()  # some views stand for the negative of what memory holds
+    flat = t.reshape(-1).contiguous().resolve_neg()  # some views stand for the negative of what memory holds
     return flat.view(torch.int16).numpy() if t.dtype == torch.bfloat16 else flat.numpy()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from resolvent.kernels import STATS, UNIT, Kernel
 from resolvent.ops import portable
 from resolvent.ops.autograd import VmapInfo, map_in_front
 from resolvent.ops.cpu.buffers import Argument, Array, argument, run_buffered
-from resolvent.ops.cpu.kernels import backward as backward_kernel
-from resolvent.ops.cpu.kernels import forward as forward_kernel
-from resolvent.ops.cpu.kernels import scatter as scatter_kernel
-from resolvent.ops.cpu.kernels.vectors import UNIT
 from resolvent.ops.cpu.layout import as_array, padded_size, scalar, span
 from resolvent.ops.cpu.memory import empty_like
 from resolvent.ops.cpu.plan import kernel_plan
@@ -31,6 +27,7 @@ from resolvent.patterns.strides import Integers
 if TYPE_CHECKING:
     from resolvent.ops.autograd import Context
 
+_forward, _backward, _scatter = Kernel("forward.forward"), Kernel("backward.backward"), Kernel("scatter.backward")
 _LARGEST_AREA = 1 << 21  # weights of a block's rows that are kept at once, where rows are very wide
 
 
@@ -129,7 +126,7 @@ def forward(
     terms = (y, rest) if rest.numel() else (y,)
     stats.zero_()  # not all are written, and none may be random
     written = [argument(*terms, read=rows.known > 0, written=True), stats]
-    sweep.run(forward_kernel.forward, [*sweep.reads(vectors), gate.to(stats.dtype), *written], sweep.forward_scratch)
+    sweep.run(_forward, [*sweep.reads(vectors), gate.to(stats.dtype), *written], sweep.forward_scratch)
     return y, rest, stats
 
 
@@ -137,7 +134,7 @@ def saved_like(inputs: Sequence[Tensor], pattern: Stage) -> tuple[Tensor, Tensor
     """What outputs in half precision lack of those that are fed back, and a few numbers of each row's softmax."""
     x, gate, dtype = inputs[0], inputs[5], compute_dtype(inputs[0])
     rounded = pattern.recurrent and x.dtype != dtype
-    stats = gate.new_empty((*gate.shape, forward_kernel.STATS), dtype=dtype)
+    stats = gate.new_empty((*gate.shape, STATS), dtype=dtype)
     return x.new_empty((*x.shape[:2], x.shape[2] if rounded else 0, x.shape[3])), stats
 
 
@@ -156,9 +153,9 @@ def backward(
     arguments = [*sweep.reads(vectors), gate.to(stats.dtype), outputs, stats, argument(dy)]
     arguments += [*sweep.writes(gradients), dgate, argument(dy_known, read=False, written=True)]
     if rows.general:
-        sweep.run(scatter_kernel.backward, arguments, sweep.scatter_scratch)
+        sweep.run(_scatter, arguments, sweep.scatter_scratch)
     else:
-        sweep.run(backward_kernel.backward, arguments, sweep.backward_scratch)
+        sweep.run(_backward, arguments, sweep.backward_scratch)
     if rows.pattern.direct != "all":
         gradients[0][:, :, : rows.known] = 0  # not written: A's single weight is that of the row itself
     return *gradients, dgate.to(gate.dtype), dy_known
@@ -190,24 +187,23 @@ class _Sweep:
 
     def reads(self, vectors: Sequence[Tensor]) -> list[Argument]:
         read = [argument(t) for t in vectors]
-        unused = (
-            read[0][:, :, :0] if isinstance(read[0], Tensor) else self.nothing
-        )  # of one dtype with x: no new kernel
+        x = read[0]
+        unused = x[:, :, :0] if isinstance(x, Tensor) else self.nothing  # another dtype would be another kernel
         return [t if used else unused for t, used in zip(read, self.used, strict=True)]
 
     def writes(self, vectors: Sequence[Tensor]) -> list[Argument]:
         written = (argument(t, read=False, written=True) for t in vectors)
         return [t if used else self.nothing for t, used in zip(written, self.used, strict=True)]
 
-    def run(self, kernel: Callable[..., None], arguments: list[Argument], scratch: Callable[[], list[Array]]) -> None:
+    def run(self, kernel: Kernel, arguments: list[Argument], scratch: Callable[[], list[Array]]) -> None:
         p, rows = self.plan, self.rows
-        back = kernel is backward_kernel.backward
+        back = kernel is _backward
         shape = [p.offsets, p.table, p.starts, p.widths, *((p.within, p.last_reader) if back else ())]
         sizes = [rows.known, p.widest, self.d, self.dk, span(self.d, self.x), span(self.dk, self.x)]
         sizes += [self.scale, rows.pattern.direct == "all", rows.pattern.recurrent, self.block, self.group]
 
         def bind(arrays: list[Array], cuts: Integers) -> Callable[..., None]:
-            return partial(kernel, *arrays, *shape, cuts, *sizes)
+            return kernel.bind(*arrays, *shape, cuts, *sizes)
 
         tensors = [t for t in arguments if isinstance(t, Tensor)]
         if len(tensors) == len(arguments):
