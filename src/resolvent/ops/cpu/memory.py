@@ -41,7 +41,7 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes not in _REUSED:
         return torch.empty(shape, dtype=dtype, device="cpu")
-    kept = _free.get(nbytes + _LINE)
+    kept = _free.get(nbytes)
     try:
         memory = kept.pop() if kept else np.empty(nbytes + _LINE, dtype=np.uint8)
     except IndexError:  # another thread was quicker
@@ -58,8 +58,9 @@ def release() -> None:
 
 
 def _keep(memory: npt.NDArray[np.uint8]) -> None:
-    blocks = _free.pop(memory.nbytes, [])
-    _free[memory.nbytes] = [*blocks, memory]  # the size used last comes last
+    size = memory.nbytes - _LINE
+    blocks = _free.pop(size, [])
+    _free[size] = [*blocks, memory]  # the size used last comes last
     held = sum(size * len(blocks) for size, blocks in list(_free.items()))
     for size in list(_free):
         if held <= kept_at_most():
