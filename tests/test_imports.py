@@ -14,7 +14,7 @@ SOURCE = Path(rv.__file__).parent
 # From left to right: a box imports only boxes to its left (and itself).
 FLOW = [
     "errors", "files", "disk_cache", "untrusted", "fields", "tensor_files", "patterns", "rules", "analysis", "ops",
-    "coefficients", "mixer", "model", "batch", "text", "tasks", "train", "bench", "report", "studies", "cli",
+    "coefficients", "mixer", "model", "batch", "text", "tasks", "hf", "train", "bench", "report", "studies", "cli",
 ]  # fmt: skip
 WITHOUT_TORCH = [
     "errors", "files", "disk_cache", "untrusted", "fields", "tensor_files", "patterns", "rules", "analysis", "batch",
@@ -125,7 +125,18 @@ def test_layers_load_no_compiler() -> None:
 
 
 def test_import_loads_no_optional_package() -> None:
-    heavy = ["torch", "numba", "scipy", "matplotlib", "rich", "typer", "safetensors", "tiktoken", "pyarrow"]
+    heavy = [
+        "torch",
+        "numba",
+        "scipy",
+        "matplotlib",
+        "rich",
+        "typer",
+        "safetensors",
+        "tiktoken",
+        "pyarrow",
+        "transformers",
+    ]
     code = f"import sys, resolvent; print([m for m in {heavy} if m in sys.modules])"
     assert in_a_new_process(code).strip() == "[]"
 

@@ -26,8 +26,12 @@ def load_model(run: Path) -> LanguageModel:
     from resolvent.model import LanguageModel
     from resolvent.train.processes import default_device
 
-    folder = run / "model" if (run / "model" / "config.json").exists() else run
-    return LanguageModel.load(folder, device=default_device())
+    return LanguageModel.load(model_folder(run), device=default_device())
+
+
+def model_folder(run: Path) -> Path:
+    """Where the model of a run is, or the folder itself."""
+    return run / "model" if (run / "model" / "config.json").exists() else run
 
 
 def record_of(run: Path) -> Record | None:
