@@ -13,13 +13,25 @@ from resolvent.hf.cache import MixerCacheLayer  # noqa: E402
 from resolvent.hf.config import ResolventConfig  # noqa: E402
 from resolvent.hf.convert import convert, from_language_model, to_language_model  # noqa: E402
 from resolvent.hf.model import ResolventForCausalLM, ResolventModel  # noqa: E402
+from resolvent.hf.replace import (  # noqa: E402
+    ReplacedGPT2Config,
+    ReplacedGPT2LMHeadModel,
+    ReplacedLlamaConfig,
+    ReplacedLlamaForCausalLM,
+    replace_attention,
+)
 
 __all__ = [
     "MixerCacheLayer",
+    "ReplacedGPT2Config",
+    "ReplacedGPT2LMHeadModel",
+    "ReplacedLlamaConfig",
+    "ReplacedLlamaForCausalLM",
     "ResolventConfig",
     "ResolventForCausalLM",
     "ResolventModel",
     "convert",
     "from_language_model",
+    "replace_attention",
     "to_language_model",
 ]

@@ -8,7 +8,7 @@ from typing import Self, final
 import torch
 from torch import Tensor
 from transformers import Cache as CacheOfLayers
-from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, CacheLayerMixin
+from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, CacheLayerMixin, DynamicLayer
 
 from resolvent.ops import Cache
 
@@ -53,6 +53,7 @@ class MixerCacheLayer(CacheLayerMixin):
         return -1 if self.max_tokens is None else self.max_tokens
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Those of attention layers beside it, for which transformers asks the first layer."""
         return self.columns + query_length, 0
 
     def reset(self) -> None:
@@ -101,7 +102,24 @@ class MixerCacheLayer(CacheLayerMixin):
 
 
 _NOT_KEYS = "this layer of a cache belongs to a mixer, which keeps more than keys and values: attention cannot use it."
-STATIC_LAYER_TYPE_MAPPING[LAYER_TYPE] = MixerCacheLayer
+
+
+@final
+class AttentionCacheLayer(DynamicLayer):
+    """What an attention layer keeps beside mixers: it grows in a static cache, too.
+
+    Static layers rely on masks that hide their empty slots, and transformers leaves these out where the other layers
+    of a cache cannot be compiled.
+    """
+
+    _layer_type = "attention_beside_resolvent"
+
+    def __init__(self, max_cache_len: int | None = None, **_: object) -> None:  # noqa: ARG002
+        super().__init__()
+
+
+for _layer in (MixerCacheLayer, AttentionCacheLayer):
+    STATIC_LAYER_TYPE_MAPPING[_layer._layer_type] = _layer
 
 
 def layer_of(cache: CacheOfLayers, index: int) -> MixerCacheLayer:

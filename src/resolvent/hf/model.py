@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple, Self, final
+from typing import ClassVar, NamedTuple, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
-from transformers import AutoModel, AutoModelForCausalLM, DynamicCache, GenerationMixin, PreTrainedModel
+from transformers import AutoModel, AutoModelForCausalLM, DynamicCache, GenerationMixin
 from transformers import Cache as CacheOfLayers
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.modeling_utils import slice_logits_to_keep
@@ -20,44 +19,30 @@ from transformers.utils.output_capturing import capture_outputs
 from resolvent.coefficients import Positions, positions_of
 from resolvent.hf.cache import MixerCacheLayer, layer_of
 from resolvent.hf.config import ResolventConfig
+from resolvent.hf.folders import FolderModel
 from resolvent.hf.layout import BatchLayout, check_positions, layout_of
-from resolvent.hf.stub import AUTO_MAP, write_stub
 from resolvent.model import LanguageModel
 from resolvent.model.fused import next_logits
 from resolvent.model.language_model import Block
 from resolvent.ops import Caches
-from resolvent.tensor_files import some
 
 
-class ResolventPreTrainedModel(PreTrainedModel):
+class ResolventPreTrainedModel(FolderModel):
     """What both models share."""
 
     config: ResolventConfig
     config_class = ResolventConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
+    auto_classes: ClassVar[dict[str, str]] = {
+        "AutoConfig": "ResolventConfig",
+        "AutoModel": "ResolventModel",
+        "AutoModelForCausalLM": "ResolventForCausalLM",
+    }
+    required = "stack."
     _no_split_modules = ("Block",)
     _skip_keys_device_placement = ("past_key_values",)
-    _is_stateful = True  # a pattern drops what it will not read, so that rejected tokens cannot be taken back
-    _can_record_outputs = {"hidden_states": Block}  # noqa: RUF012
-
-    @classmethod
-    def from_pretrained(cls, *args: object, output_loading_info: bool = False, **kwargs: object) -> Self:
-        """As of every model of transformers; but weights that are missing raise an error."""
-        model, information = super().from_pretrained(*args, output_loading_info=True, **kwargs)
-        if missing := sorted(name for name in information["missing_keys"] if "stack." in name):
-            raise ValueError(f"expected all weights of the model in {args[0]}, and {some(missing)} are missing.")
-        return (model, information) if output_loading_info else model  # type: ignore[return-value]
-
-    def save_pretrained(self, save_directory: str | Path, **kwargs: object) -> None:
-        """Beside weights and config, a line of Python by which Auto classes find the package where it is installed."""
-        self.config.auto_map = AUTO_MAP
-        super().save_pretrained(save_directory, **kwargs)
-        write_stub(save_directory)
-
-    @classmethod
-    def register_for_auto_class(cls, auto_class: str = "AutoModel") -> None:
-        """Nothing: transformers would copy this file beside the weights, which the line that is saved replaces."""
+    _can_record_outputs: ClassVar[dict[str, type[nn.Module]]] = {"hidden_states": Block}
 
 
 class PreparedCall(NamedTuple):
@@ -189,7 +174,7 @@ class ResolventForCausalLM(ResolventPreTrainedModel, GenerationMixin):
     torch.Size([1, 8])
     """
 
-    _tied_weights_keys = {"lm_head.weight": "model.stack.embedding.weight"}  # noqa: RUF012
+    _tied_weights_keys: ClassVar[dict[str, str]] = {"lm_head.weight": "model.stack.embedding.weight"}
 
     def __init__(self, config: ResolventConfig) -> None:
         super().__init__(config)
