@@ -167,6 +167,8 @@ def test_weights_that_are_missing_raise_an_error(tmp_path: Path) -> None:
 
 
 def test_new_models_are_initialized_as_language_models_are() -> None:
+    head = tiny(init_std=None, tie_word_embeddings=False, dim=768).lm_head.weight.detach()
+    assert float(head.std()) == pytest.approx(0.02, rel=0.02)
     model = tiny(init_std=0.05)
     block = model.model.stack.blocks[0]
     assert abs(float(block.mlp_in.weight.detach().std()) - 0.05) < 0.005

@@ -66,6 +66,11 @@ class ResolventConfig(PreTrainedConfig):
         """The same settings for `LanguageModel`."""
         return ModelConfig.from_dict({name: getattr(self, name) for name in _SETTINGS})
 
+    @property
+    def initializer_range(self) -> float:
+        """The standard deviation of initial weights, of a head of its own, too."""
+        return self.model_config.std
+
     @classmethod
     def from_model_config(cls, config: ModelConfig, **others: object) -> ResolventConfig:
         """The settings of a `LanguageModel`, and others by name, such as `dropout` or `eos_token_id`."""

@@ -1,0 +1,47 @@
+"""docs/hugging-face.md and its example are executed."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from resolvent.cli import app
+from resolvent.model import LanguageModel, preset
+from tests.test_docs import ROOT, blocks
+
+PAGE = ROOT / "docs" / "hugging-face.md"
+
+
+def run(arguments: list[str], folder: Path) -> str:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-W", "error", *arguments], capture_output=True, text=True, cwd=folder,
+                          env=environment)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_snippets_run_from_top_to_bottom(tmp_path: Path) -> None:
+    run(["-c", "\n".join(blocks(PAGE, "python"))], tmp_path)
+
+
+def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    LanguageModel(preset("tiny", layers=1)).save("out/run/model")
+    for line in blocks(PAGE, "sh")[0].splitlines():
+        done = CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+    assert LanguageModel.load("again").config == preset("tiny", layers=1)
+
+
+def test_the_example_shows_what_it_says(tmp_path: Path) -> None:
+    printed = run([str(ROOT / "examples" / "hugging_face.py")], tmp_path)
+    losses = [float(line.split()[3]) for line in printed.splitlines() if "nats per byte" in line]
+    assert losses[2] < losses[0] - 2
+    assert losses[5] < losses[3] - 2
+    divergences = [float(line.split()[3]) for line in printed.splitlines() if "divergence" in line]
+    assert divergences[-1] < 0.7 * divergences[0]
+    assert "the same with and without a cache: True" in printed
