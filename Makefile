@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+CORE   := $(VENV)/.core
 STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # Of `make fuzz`: how long, from which seed, and, for the same work everywhere, how many cases of each fuzzer instead.
 SECONDS ?= 60
@@ -13,21 +15,25 @@ CASES   ?=
 RECORDS ?= docs/records/bench-two-cores.jsonl
 QUICK   ?=
 
-.PHONY: help setup demo test check slow fuzz bench clean
+.PHONY: help setup demo test check slow cluster fuzz bench docs dist dist-test clean
 
 help: ## say what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 11
 
-setup: $(STAMP) ## create .venv and install the package into it
+setup: $(STAMP) ## create .venv, and install the package and the developers' tools into it
 
-# The stamp holds the files it was made from, so a second run does nothing.
-$(STAMP): pyproject.toml constraints.txt
+# Stamps are as old as what is installed, so a second run does nothing: the package alone, and with all for developers.
+$(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed, this is " + sys.version'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e .
 	@touch $@
 
-demo: $(STAMP) ## the paper's nine structures in theory, five of them learning to copy; report into out/
+$(STAMP): $(CORE)
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+demo: $(CORE) ## the paper's nine structures in theory, five of them learning to copy; report into out/
 	$(BIN)/resolvent compare --n 1024 --plot out/compare.png --pages out
 	$(BIN)/resolvent study table1 --preset smoke --out out/table1-smoke
 
@@ -38,6 +44,11 @@ test: $(STAMP) ## run the tests
 slow: $(STAMP) ## run the slow studies too
 	$(BIN)/python -m pytest -n 2 -m slow
 
+# Ray takes 240 MB, which no other test needs.
+cluster: $(STAMP) ## install Ray and submitit, and run studies on clusters of both on this machine
+	$(PIP) -e '.[ray,slurm]'
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest tests/studies/test_engines.py
+
 fuzz: $(STAMP) ## random cases against oracles: make fuzz SECONDS=600 SEED=7
 	$(BIN)/python -m fuzz --seed $(SEED) $(if $(CASES),--cases $(CASES),--seconds $(SECONDS))
 
@@ -45,10 +56,26 @@ bench: $(STAMP) ## measure speed, half an hour on an idle machine, and remake do
 	$(BIN)/resolvent bench --all $(if $(QUICK),--quick) --out $(RECORDS)
 	$(BIN)/resolvent results docs/bench.md README.md
 
+# What builds the site comes on top, and only for it.
+$(VENV)/.docs: $(STAMP)
+	$(PIP) -e '.[docs]'
+	@touch $@
+
+docs: $(VENV)/.docs ## build the documentation site into out/site, and check its links
+	NO_MKDOCS_2_WARNING=1 OMP_WAIT_POLICY=passive $(BIN)/python -m mkdocs build --quiet --clean
+	$(BIN)/python -m website.links out/site
+
 check: $(STAMP) ## lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+dist: $(STAMP) ## build the wheel and the source distribution into dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
+dist-test: dist ## install the wheel elsewhere, and use it as another user, read-only and without a home
+	.ci/dist dist/*.whl $(BIN)/python
+
 clean: ## remove what was made
-	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

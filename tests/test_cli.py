@@ -183,7 +183,8 @@ def test_model_is_described() -> None:
     )
 
 
-def test_train_takes_a_pattern_per_layer() -> None:
+def test_train_takes_a_pattern_per_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     changes = ["train.steps=2", "train.batch=2", "train.eval_batches=1", "model.dim=16", "model.layers=3"]
     less = ["--preset", "smoke", *(word for change in changes for word in ("--set", change))]
     content = json.loads(call("train", "copy", *four("dense", "local:4", "order:2"), *less, "--json").stdout)
@@ -243,7 +244,7 @@ def test_model_is_saved_and_inspected(tmp_path: Path) -> None:
     assert layers[3]["gates"] is None
     assert "expected a layer from 0 to 3, got 9" in error_of("inspect", str(tmp_path / "m"), "--layer", "9")
     assert "integers such as 17,4,256" in error_of("inspect", str(tmp_path / "m"), "--tokens", "a,b")
-    assert "expected a model's folder" in error_of("inspect", str(tmp_path / "none"))
+    assert "expected the folder of a run" in error_of("inspect", str(tmp_path / "none"))
 
 
 def test_labels_of_tokens() -> None:

@@ -51,17 +51,17 @@ def test_commands_work_with_a_read_only_package_and_no_home(container: dict[str,
     assert {path.suffix for path in folder.rglob("*.nb?")} == {".nbi", ".nbc"}
     assert list(folder.glob("matplotlib/fontlist*"))
 
-    done = run(*TRAIN, **container)
+    done = run(*TRAIN, "--out", str(tmp_path / "tmp" / "run"), **container)
     assert done.returncode == 0, done.stderr
     assert "first-order on copy: accuracy" in done.stdout
-    assert done.stderr.count("resolvent:") == done.stderr.count(NOTICE) == 1
+    assert "resolvent:" not in done.stderr  # nothing was compiled
 
 
 def test_processes_of_a_process_do_not_repeat_the_notice(container: dict[str, str]) -> None:
     code = """
 import subprocess, sys
 import resolvent.analysis.kernels
-subprocess.run([sys.executable, "-c", "import resolvent.analysis.kernels, resolvent.ops.tables"], check=True)
+subprocess.run([sys.executable, "-c", "import resolvent.analysis.kernels, resolvent.kernels.tables"], check=True)
 """
     done = run("-c", code, **container)
     assert done.returncode == 0, done.stderr

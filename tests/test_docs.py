@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from resolvent.cli import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md"]  # whose snippets and commands are run
+# whose snippets and commands are run
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("guide", "tutorial", "howto"))]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
@@ -31,9 +32,15 @@ def snippets() -> list[str]:
     return [snippet for page in PAGES for snippet in blocks(page, "python")]
 
 
+def outputs() -> dict[str, str]:
+    """What is printed by those snippets of the pages that are followed by it."""
+    shown = r"^```python\n((?:(?!^```).)*?)^```\n\n```text\n(.*?)^```"
+    return dict(each for page in PAGES for each in re.findall(shown, page.read_text(), flags=re.MULTILINE | re.DOTALL))
+
+
 @pytest.mark.parametrize("snippet", snippets())
 def test_python_snippets(snippet: str, tmp_path: Path) -> None:
-    """Snippets run, and a comment that shows a value shows the right one."""
+    """Snippets run, a comment that shows a value shows the right one, and so does a block of output below."""
     lines = []
     for line in snippet.splitlines():
         value = re.match(r"^(?![\s#])(?!import|from|\w+(?:, \w+)* =|print)(.+?)\s{2,}# ([(\d\[]|array)(.*)$", line)
@@ -42,7 +49,12 @@ def test_python_snippets(snippet: str, tmp_path: Path) -> None:
             lines.append(f"assert repr(({value[1]})) == {shown!r}, repr(({value[1]}))")
         else:
             lines.append(line)
-    run("\n".join(lines), tmp_path)
+    printed = run("\n".join(lines), tmp_path)
+    assert printed == outputs().get(snippet, printed)
+
+
+def test_outputs_are_shown_where_a_newcomer_looks() -> None:
+    assert len(outputs()) >= 4
 
 
 def test_readme_attention_claim(tmp_path: Path) -> None:
@@ -76,6 +88,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = [shlex.split(line, comments=True) for line in lines]
     ours = [command[1:] for command in commands if command[:1] == ["resolvent"]]
     assert len(ours) >= 5
+    assert ["--install-completion"] not in ours, "it would change the shell of whoever runs the tests"
     for arguments in ours:
         done = CliRunner().invoke(app, arguments, catch_exceptions=False)
         assert done.exit_code == 0, (arguments, done.output)
@@ -95,6 +108,28 @@ def test_language_commands(tmp_path: Path) -> None:
                               cwd=tmp_path)  # fmt: skip
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "language-quick-wikitext2-bytes" / "pareto.png").exists()
+
+
+def test_tutorial_trains_and_reports(tmp_path: Path) -> None:
+    """Its commands, for a few steps, and what it does with the record."""
+    page = ROOT / "docs" / "tutorial.md"
+    commands = [shlex.split(line) for block in blocks(page, "sh") for line in block.splitlines()]
+    assert [command[1] for command in commands] == ["train", "study"]
+    for command in commands:
+        changes = ("train.steps=6", "train.eval_every=3", "train.eval_batches=1", "train.batch=8", "model.dim=16")
+        less = [word for change in changes for word in ("--set", change)]
+        done = subprocess.run([sys.executable, "-m", "resolvent", *command[1:], *less], capture_output=True, text=True,
+                              cwd=tmp_path)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    [snippet] = blocks(page, "py")
+    assert run(snippet, tmp_path).startswith("Record(quadratic+cache on copy, seed 0: accuracy ")
+    assert (tmp_path / "out" / "report" / "report.html").exists()
+
+
+def test_tutorial_draws_what_it_shows(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "resolvent", "draw", "exponential+cache", "--n", "12"],
+                          capture_output=True, text=True, cwd=tmp_path)  # fmt: skip
+    assert done.stdout == blocks(ROOT / "docs" / "tutorial.md", "text")[0]
 
 
 def test_readme_table_is_what_is_printed(tmp_path: Path) -> None:

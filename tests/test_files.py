@@ -1,16 +1,18 @@
-"""Atomic writes: a file is replaced completely or not at all."""
+"""Atomic writes: a file is replaced completely or not at all. Locks of folders."""
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import safetensors.torch
 import torch
 
-from resolvent.files import DiskFullError, atomic_write, write_text
+from resolvent.files import BusyError, DiskFullError, atomic_write, locked, write_text
 
 
 def test_replaced_completely_or_not_at_all(tmp_path: Path) -> None:
@@ -76,3 +78,34 @@ def test_tensors(tmp_path: Path) -> None:
     with atomic_write(tmp_path / "x.safetensors") as temporary:
         safetensors.torch.save_file({"x": torch.arange(3)}, temporary)
     assert safetensors.torch.load_file(tmp_path / "x.safetensors")["x"].tolist() == [0, 1, 2]
+
+
+def test_a_lock_excludes_others_and_leaves_nothing(tmp_path: Path) -> None:
+    """Also if the folder is renamed meanwhile, as a corpus is, and after a kill that left the file."""
+    folder, renamed = tmp_path / "a", tmp_path / "b"
+    folder.mkdir()
+    (folder / ".lock").touch()
+    with locked(folder):
+        with pytest.raises(BusyError, match="another process is working in"), locked(folder):
+            pass
+        folder.rename(renamed)
+        with pytest.raises(BusyError, match="another process is working in"), locked(renamed):
+            pass
+    assert not list(renamed.iterdir())
+    with locked(renamed):
+        pass
+
+
+def test_a_lock_is_not_taken_on_a_file_that_was_removed(tmp_path: Path) -> None:
+    """Its holder removes it between the moments that another process opens and locks it; a third locks a new one."""
+    flock = fcntl.flock
+
+    def after_removal(descriptor: int, operation: int) -> None:
+        (tmp_path / ".lock").unlink()
+        (tmp_path / ".lock").touch()
+        flock(descriptor, operation)
+
+    with patch.object(fcntl, "flock", after_removal), pytest.raises(BusyError), locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        pass

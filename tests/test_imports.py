@@ -13,12 +13,13 @@ SOURCE = Path(rv.__file__).parent
 
 # From left to right: a box imports only boxes to its left (and itself).
 FLOW = [
-    "errors", "files", "disk_cache", "untrusted", "fields", "tensor_files", "patterns", "rules", "analysis", "ops",
-    "coefficients", "mixer", "model", "batch", "text", "tasks", "hf", "train", "bench", "report", "studies", "cli",
+    "errors", "notebook", "files", "disk_cache", "untrusted", "fields", "tensor_files", "kernels", "patterns", "rules",
+    "analysis", "ops", "coefficients", "mixer", "model", "batch", "text", "tasks", "hf", "train", "bench", "report",
+    "studies", "cli",
 ]  # fmt: skip
 WITHOUT_TORCH = [
-    "errors", "files", "disk_cache", "untrusted", "fields", "tensor_files", "patterns", "rules", "analysis", "batch",
-    "text", "tasks", "report", "cli",
+    "errors", "notebook", "files", "disk_cache", "untrusted", "fields", "tensor_files", "kernels", "patterns", "rules",
+    "analysis", "batch", "text", "tasks", "report", "cli",
 ]  # fmt: skip
 
 
@@ -66,8 +67,7 @@ def test_analysis_never_loads_torch() -> None:
 import sys, resolvent
 resolvent.analyze("exponential+cache", 256)
 resolvent.analyze("quadratic", 100, effort="exact")
-from resolvent.report import figures
-figures.profile_figure(resolvent.analyze("local:8", 64))
+resolvent.analyze("local:8", 64).plot()
 assert "torch" not in sys.modules
 resolvent.solve
 assert "torch" in sys.modules
@@ -85,7 +85,7 @@ print(*sorted(set(sys.modules) - before))
 """
     loaded = in_a_new_process(code).split()
     boxes = {name.split(".")[1] for name in loaded if name.startswith("resolvent.")}
-    assert boxes == {"analysis", "errors", "patterns", "rules"}
+    assert boxes == {"analysis", "errors", "notebook", "patterns", "rules"}
     assert {name.split(".")[0] for name in loaded} <= {"resolvent", "numpy"} | sys.stdlib_module_names
     # 18 modules on Python 3.11, json and dataclasses most of them; numba adds more than 300, rich and typer 100 each.
     assert len([name for name in loaded if name.split(".")[0] != "resolvent"]) <= 30
@@ -93,7 +93,8 @@ print(*sorted(set(sys.modules) - before))
 
 
 @pytest.mark.parametrize("modules", [
-    ["model.config", "tasks", "train", "train.config", "train.record", "train.state", "train.metrics"],
+    ["model.config", "tasks", "train", "train.config", "train.record", "train.state", "train.metrics", "train.runs"],
+    ["train.config_file", "train.cleaning", "train.trackers"],
     ["studies.registry", "studies.results", "studies.factors", "studies.render", "studies.page", "studies.grid"],
     ["bench.record", "studies.speed.tables", "studies.speed.sections", "cli"],
 ])  # fmt: skip

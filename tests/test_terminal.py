@@ -1,4 +1,4 @@
-"""The command line on terminals of any encoding, and Ctrl-C at any moment."""
+"""The command line on terminals of any encoding, Ctrl-C at any moment, and completion."""
 
 import os
 import signal
@@ -80,3 +80,21 @@ def test_the_command_is_the_module() -> None:
     """What covers imports is covered by the console script, too."""
     text = (Path(rv.__file__).parents[2] / "pyproject.toml").read_text()
     assert 'resolvent = "resolvent.__main__:main"' in text
+
+
+@pytest.mark.parametrize(("line", "offered"), [
+    ("resolvent an", ["analyze"]),
+    ("resolvent analyze exp", ["exponential", "exponential+cache"]),
+    ("resolvent compare dense quadratic+", ["quadratic+cache", "quadratic+attention", "quadratic+diagonal"]),
+    ("resolvent analyze dense --copy", ["--copy-routing"]),
+])  # fmt: skip
+def test_shells_complete_commands_options_and_patterns(line: str, offered: list[str]) -> None:
+    """As bash asks for it."""
+    code = "import sys; sys.argv[0] = 'resolvent'; from resolvent.__main__ import main; main()"
+    words = {"_RESOLVENT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | words)
+    assert done.stdout.split() == offered, done.stderr
+
+
+def test_completion_is_installed_by_the_command() -> None:
+    assert b"--install-completion" in run("--help").stdout

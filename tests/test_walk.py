@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import resolvent as rv
-from resolvent.ops.cpu import decode
-from resolvent.ops.cpu.kernels import forward
+from resolvent.kernels import Kernel
 
 SOURCE = Path(rv.__file__).parent
 MOST = 8
@@ -28,30 +27,29 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def files_above(module: Any, name: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> list[str]:
+def files_above(kernel: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> list[str]:
     """Our files on the stack when the kernel is called, from the layer down, the kernel's own file last."""
-    kernel, files = getattr(module, name), list[str]()
+    run, files = Kernel.run, list[str]()
 
-    def seen(*arguments: object) -> object:
-        frame = sys._getframe(1)
+    def seen(self: Kernel, *arguments: Any) -> None:
+        frame = sys._getframe(1) if self.name == kernel else None
         while frame is not None:
             path = Path(frame.f_code.co_filename)
             if path.is_relative_to(SOURCE):
                 files.insert(0, path.relative_to(SOURCE).as_posix())
             frame = frame.f_back
-        return kernel(*arguments)
+        run(self, *arguments)
 
-    monkeypatch.setattr(module, name, seen)
+    monkeypatch.setattr(Kernel, "run", seen)
     with one_thread():
         call()
     assert files[0] == "mixer.py"
-    return [*dict.fromkeys(files), Path(kernel.py_func.__code__.co_filename).relative_to(SOURCE).as_posix()]
+    return [*dict.fromkeys(files), f"kernels/{kernel.split('.')[0]}.py"]
 
 
 def test_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = rv.Mixer(32, 2, "exponential+cache"), torch.randn(1, 20, 32)
-    files = files_above(forward, "forward", monkeypatch, lambda: layer(x))
-    assert files[-1] == "ops/cpu/kernels/forward.py"
+    files = files_above("forward.forward", monkeypatch, lambda: layer(x))
     assert len(files) <= MOST, files
     walk(files)
 
@@ -60,8 +58,7 @@ def test_forward(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_decode(monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x = rv.Mixer(32, 2, "exponential+cache"), torch.randn(1, 20, 32)
     _, cache = layer.extend(x)
-    files = files_above(decode, "decode", monkeypatch, lambda: layer.extend(x[:, :1], cache))
-    assert files[-1] == "ops/cpu/kernels/decode.py"
+    files = files_above("decode.decode", monkeypatch, lambda: layer.extend(x[:, :1], cache))
     assert len(files) <= MOST, files
     walk(files)
 

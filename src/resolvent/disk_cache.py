@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,31 +27,46 @@ def cached_njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """
     import numba
 
-    return _cached(partial(numba.njit, **options))
-
-
-def cached_cfunc(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.cfunc(signature, cache=True)`, likewise: a function that C can call, compiled where it is declared."""
-    import numba
-
-    return _cached(partial(numba.cfunc, signature, **options))
-
-
-def _cached(decorator: Callable[..., Callable[[Callable[..., Any]], Any]]) -> Callable[[Callable[..., Any]], Any]:
     def declare(function: Callable[..., Any]) -> Any:
         try:
             with _without_relative_home():
-                compiled = decorator(cache=True)(function)
+                compiled = numba.njit(cache=True, **options)(function)
         except RuntimeError:
             folder = temporary_folder()
             _notify(folder)
             if folder is None:
-                return decorator()(function)
+                return numba.njit(**options)(function)
             with _numba_folder(folder):
-                compiled = decorator(cache=True)(function)
+                compiled = numba.njit(cache=True, **options)(function)
         return _survive_full_disk(compiled)
 
     return declare
+
+
+@cache
+def kernel_folder() -> Path | None:
+    """Where machine code is kept: NUMBA_CACHE_DIR, or beside the package, in the home, or in `temporary_folder`."""
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        return Path(os.environ["NUMBA_CACHE_DIR"]).absolute() / "resolvent"
+    home = _home()
+    usual = os.environ.get("XDG_CACHE_HOME") or (home and home / ".cache")
+    folders = [Path(__file__).with_name("kernels") / "__pycache__", *([Path(usual) / "resolvent"] if usual else [])]
+    folder = next(filter(_can_be_made, folders), None)
+    if folder is not None:
+        return folder
+    folder = temporary_folder()
+    _notify(folder)
+    return folder and folder / "kernels"
+
+
+def quiet_environment() -> dict[str, str]:
+    """For a process that has nothing to say about folders."""
+    return os.environ | {_NOTIFIED: "given"}
+
+
+def speaks() -> bool:
+    """Whether this process says what it does: of the processes of torchrun, one."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 @cache
@@ -150,7 +165,7 @@ def _survive_full_disk(compiled: Any) -> Any:
 
 
 def _notify(folder: Path | None) -> None:
-    if _NOTIFIED in os.environ or os.environ.get("RANK", "0") != "0":  # of the processes of torchrun, one speaks
+    if _NOTIFIED in os.environ or not speaks():
         return
     os.environ[_NOTIFIED] = "given"
     kept = "are compiled again by every process" if folder is None else f"are kept in {folder}"

@@ -6,8 +6,10 @@ import errno
 import glob
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -15,6 +17,8 @@ from safetensors import SafetensorError
 READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _FULL_DISK_MESSAGES = tuple(os.strerror(code) for code in _FULL_DISK)
+_GLANCE = 0.05  # seconds
+_LOCK = ".lock"
 _ACTIVE: set[Path] = set()  # temporary files that this process is writing now
 
 
@@ -135,23 +139,66 @@ def require_writable(folder: Path) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """Lock a folder against other processes, on systems with file locks. The lock ends with the process.
 
+    It is that of a file in the folder, open for writing: network file systems lock such files on all machines, but
+    folders on each by itself.
+
     Raises:
         BusyError: Another process holds the lock.
     """
-    try:
-        import fcntl
-    except ImportError:  # Windows
+    if find_spec("fcntl") is None:  # Windows
         yield
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    inside = os.open(folder, os.O_RDONLY)  # the folder may be renamed while it is locked
     try:
+        descriptor = os.open(_LOCK, os.O_RDWR | os.O_CREAT, 0o666, dir_fd=inside)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BusyError(f"another process is working in {folder}: wait for it, or choose another --out.") from error
-        yield
+            try:
+                _take(descriptor)
+                removed = not os.path.samestat(os.fstat(descriptor), os.stat(_LOCK, dir_fd=inside))
+            except (BlockingIOError, FileNotFoundError) as error:
+                raise _busy(folder) from error
+            if removed:  # by a process that held the lock until now; others lock the new file
+                raise _busy(folder)
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    os.unlink(_LOCK, dir_fd=inside)
+        finally:
+            os.close(descriptor)
+    finally:
+        os.close(inside)
+
+
+def _take(descriptor: int) -> None:
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(_GLANCE)  # `is_locked` holds it for a moment, too
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _busy(folder: Path) -> BusyError:
+    return BusyError(f"another process is working in {folder}: wait for it, or choose another --out.")
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether another process holds the lock of a folder, on systems with file locks."""
+    try:
+        import fcntl
+
+        descriptor = os.open(folder / _LOCK, os.O_RDONLY)
+    except (ImportError, FileNotFoundError):
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
     finally:
         os.close(descriptor)
+    return False
 
 
 def fsync_folder(folder: Path) -> None:

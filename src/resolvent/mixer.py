@@ -13,9 +13,9 @@ from resolvent.coefficients import Layer, Positions, Weights, make_coefficients,
 from resolvent.coefficients.convolution import Convolution
 from resolvent.coefficients.layer import CacheMemory
 from resolvent.ops import Cache, Caches
-from resolvent.ops.backend import Backend
+from resolvent.ops.backend import Backend, Request
 from resolvent.ops.precision import autocast_enabled
-from resolvent.ops.registry import find
+from resolvent.ops.registry import find, prepare
 from resolvent.ops.sequences import Indices
 from resolvent.patterns import Pattern, PatternLike, as_pattern
 from resolvent.rules import Rule, as_rule
@@ -63,6 +63,7 @@ class Mixer(nn.Module):
         self.values = nn.Linear(dim, kv_heads * head_dim, bias)
         self.coefficients = make_coefficients(self.layer)
         self.output = nn.Linear(heads * head_dim, dim, bias)
+        self._prepare()
 
     def forward(self, x: Tensor, *, cu_seqlens: Indices | None = None, start: Indices | None = None) -> Tensor:
         """Mix whole sequences.
@@ -155,6 +156,14 @@ class Mixer(nn.Module):
         groups = [(str(p), len(list(same))) for p, same in groupby(self.layer.patterns)]
         spelled = groups[0][0] if len(groups) == 1 else " | ".join(f"{count} × {p}" for p, count in groups)
         return f"{self.layer.dim}, heads={self.layer.heads}, pattern='{spelled}', rule='{self.layer.rule}'"
+
+    def _prepare(self) -> None:
+        """Kernels are compiled, once on a machine, while the rest of a model is built and its data are read."""
+        weight, rule = self.values.weight, self.layer.rule
+        if not rule.scan and weight.device.type == "cpu":
+            stages = {stage for group in self.layer.groups() for stage in group.run.stages}
+            requests = [Request("mix", str(s), s.is_dense, s.recurrent, "cpu", tokens=1024) for s in stages]
+            prepare(self.layer.backend, requests, weight.dtype, self.layer.head_dim)
 
     def _check(self, x: Tensor) -> None:
         if x.ndim != 3 or x.shape[-1] != self.layer.dim or x.shape[1] < 1:

@@ -172,6 +172,18 @@ def test_modules_serve_other_rules_and_shapes(options: dict[str, object], taken:
     assert taken[-1] is False
 
 
+def test_whatever_torch_makes_by_default() -> None:
+    model = _model(rule="softmax:gate=0.4")
+    expected, _ = model.extend(torch.tensor([[3]]), _prefilled(model, [9]))
+    cache = _prefilled(model, [9])
+    torch.set_default_dtype(torch.float64)
+    try:
+        logits, _ = model.extend(torch.tensor([[3]]), cache)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(logits, expected)
+
+
 def test_weights_are_looked_up_for_every_token() -> None:
     model, token = _model(), torch.tensor([[3]])
     before, _ = model.extend(token)

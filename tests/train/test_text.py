@@ -218,7 +218,8 @@ def test_a_config_reads_no_file_and_a_run_opens_its_corpus_once(
     assert done.config.task == Text(corpus, 32).prepared()
     opened.clear()
     out = CliRunner().invoke(app, ["train", "text", "--corpus", corpus, "--set", "train.steps=2", "--set",
-                                   "task.context=32", "--set", "train.batch=2"], catch_exceptions=False)  # fmt: skip
+                                   "task.context=32", "--set", "train.batch=2", "--out", str(tmp_path / "new")],
+                             catch_exceptions=False)  # fmt: skip
     assert out.exit_code == 0, out.output
     assert opened == [corpus]
 

@@ -251,19 +251,6 @@ def test_it_learns(tmp_path: Path) -> None:
     assert done.steps == (done.solved_at or 600)
 
 
-def test_tensorboard_reads_what_a_run_reports(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    from resolvent.train.board import Board
-
-    train(config(), tmp_path / "run", Board(tmp_path / "board").write)
-    read = EventAccumulator(str(tmp_path / "board"))
-    read.Reload()
-    logged = {step: loss for step, loss, _ in losses(tmp_path / "run")}
-    assert {e.step: e.value for e in read.Scalars("loss")} == pytest.approx({s: logged[s] for s in (10, 20, 24)})
-    assert [e.step for e in read.Scalars("accuracy")] == [8, 16, 24]
-
-
 def test_loop_has_no_hidden_state() -> None:
     assert essence(train(config())) == essence(train(config()))
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from resolvent.analysis.congestion import Effort
 from resolvent.analysis.profile import Profile, analyze, describe, describe_number
 from resolvent.errors import SettingError
+from resolvent.notebook import table
 from resolvent.patterns import PAPER_STRUCTURES, PatternLike
+
+if TYPE_CHECKING:
+    from resolvent.analysis.figures.pages import NotebookFigure
 
 _HEADINGS = ("structure", "reads", "cache", "hops (least)", "mean", "congestion (least)", "nearby")
 
@@ -39,16 +43,43 @@ class Comparison(Sequence[Profile]):
         """Plain values for JSON: a list of profiles."""
         return [profile.to_dict() for profile in self.profiles]
 
+    def plot(self) -> NotebookFigure:
+        """Growth of reads and of the cache, and cache against congestion, of all of them.
+
+        Notebooks show what it returns; `plot().savefig("page.png")` writes a file.
+        """
+        from resolvent.analysis.figures.pages import comparison_figure  # which needs matplotlib
+
+        return comparison_figure(self.profiles)
+
+    def __repr__(self) -> str:
+        names = [str(profile.pattern) for profile in self.profiles]
+        shown = ", ".join(names[:4]) + (f", … {len(names)} in all" if len(names) > 4 else "")
+        return f"Comparison({shown}; n={self.profiles[0].n:,})"
+
+    def _repr_html_(self) -> str:
+        return table(self._title, map(_row, self.profiles), head=_HEADINGS, notes=self._notes())
+
     def __str__(self) -> str:
         rows = [_HEADINGS, *(_row(profile) for profile in self.profiles)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-        lines = [f"n = {self.profiles[0].n:,} tokens"]
+        lines = [self._title]
         for name, *numbers in rows:
             cells = [number.rjust(width) for number, width in zip(numbers, widths[1:], strict=True)]
             lines.append("  ".join([name.ljust(widths[0]), *cells]))
+        return "\n".join(lines + self._notes())
+
+    @property
+    def _title(self) -> str:
+        return f"n = {self.profiles[0].n:,} tokens"
+
+    def _notes(self) -> list[str]:
+        notes = []
         if any(profile.least.hops is not None or profile.least.congestion is not None for profile in self.profiles):
-            lines.append("(least): of any pattern that holds as many positions at once and connects every pair")
-        return "\n".join(lines)
+            notes.append("(least): of any pattern that holds as many positions at once and connects every pair")
+        if any(profile.unreachable_pairs for profile in self.profiles):
+            notes.append("∞: some pairs have no path; * over the pairs with a path")
+        return notes
 
 
 def _row(profile: Profile) -> tuple[str, ...]:

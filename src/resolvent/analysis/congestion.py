@@ -54,6 +54,11 @@ class Congestion:
         """Whether the bounds coincide."""
         return self.lower == self.upper
 
+    def __repr__(self) -> str:
+        if math.isinf(self.lower):
+            return f"Congestion(∞: {self.lower_by})"
+        return f"Congestion({self.lower:,} ≤ C ≤ {self.upper:,}: ≥ by {self.lower_by}, ≤ by {self.upper_by})"
+
 
 def congestion(pattern: PatternLike, n: int | str, effort: Effort = "search") -> Congestion:
     """Bound the congestion of copying n tokens by n positions.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from resolvent.analysis.congestion import Congestion, Effort, congestion
 from resolvent.analysis.cost import Cost, cost
@@ -12,9 +13,13 @@ from resolvent.analysis.frontier import fewest_hops, least_congestion
 from resolvent.analysis.growth import Growth, growth
 from resolvent.analysis.hops import Hops, hops
 from resolvent.analysis.lower_bounds import NEARBY, worst_nearby
+from resolvent.notebook import table
 from resolvent.patterns import Pattern, PatternLike, as_pattern
 from resolvent.patterns.checks import require_length
 from resolvent.rules import Rule
+
+if TYPE_CHECKING:
+    from resolvent.analysis.figures.pages import NotebookFigure
 
 _LONGEST = 20_000_000  # some arrays have an entry per token
 
@@ -117,7 +122,40 @@ class Profile:
         """Convert to a JSON string."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
 
+    def plot(self) -> NotebookFigure:
+        """A page of figures: who reads whom, what is held, hops, load and growth.
+
+        Notebooks show what it returns; `plot().savefig("page.png")` writes a file.
+        """
+        from resolvent.analysis.figures.pages import profile_figure  # which needs matplotlib
+
+        return profile_figure(self)
+
+    def __repr__(self) -> str:
+        hop_text = "no path for some pairs" if self.unreachable_pairs else plural(self.max_hops, "hop")
+        return (
+            f"Profile({self.pattern}, n={self.n:,}: {plural(self.reads_per_token.max, 'read')}, "
+            f"{plural(self.cache_slots, 'slot')}, {hop_text}, congestion {describe(self.congestion)})"
+        )
+
     def __str__(self) -> str:
+        rows = (f"  {name:16} {value:58} {law}".rstrip() for name, value, law in self._rows())
+        return "\n".join([self._title, *rows])
+
+    def _repr_html_(self) -> str:
+        return table(self._title, self._rows(), head=("", "", "growth"), words=3)
+
+    @property
+    def _title(self) -> str:
+        layer = self.cost
+        return (
+            f"{self.pattern} on {plural(self.n, 'token')} "
+            f"(layer of {plural(layer.heads, 'head')}, dimension {layer.head_dim}, {layer.item_bytes} bytes per number"
+            f"{'' if layer.rule == 'softmax' else ', ' + layer.rule + ' coefficients'})"
+        )
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        """What it is, its value, and how that grows."""
         grow, least, layer = self.growth, self.least, self.cost
         hop_text = f"{self.max_hops:,} at most, {self.mean_hops:,.2f} on average"
         if self.unreachable_pairs:
@@ -141,12 +179,7 @@ class Profile:
                 "",
             ),
         ]
-        title = (
-            f"{self.pattern} on {plural(self.n, 'token')} "
-            f"(layer of {plural(layer.heads, 'head')}, dimension {layer.head_dim}, {layer.item_bytes} bytes per number"
-            f"{'' if layer.rule == 'softmax' else ', ' + layer.rule + ' coefficients'})"
-        )
-        return "\n".join([title, *(f"  {name:16} {value:58} {law}".rstrip() for name, value, law in rows if value)])
+        return [row for row in rows if row[1]]
 
     def _congestion_rows(self) -> list[tuple[str, str, str]]:
         bounds, nearby, least = self.congestion, self.congestion_nearby, self.least

@@ -41,6 +41,9 @@ class Routing:
         """The nodes of path p."""
         return self.nodes[self.starts[p] : self.starts[p + 1]]
 
+    def __repr__(self) -> str:
+        return f"Routing({self.n:,} paths, at most {self.congestion:,} through one node)"
+
     def __iter__(self) -> Iterator[Integers]:
         return (self.path(p) for p in range(self.n))
 

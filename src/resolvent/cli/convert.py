@@ -7,38 +7,40 @@ from typing import Annotated
 
 import typer
 
-from resolvent.cli.runs import model_folder, trained_text
+from resolvent.cli.models import TokenizerName
 from resolvent.cli.shared import app, say_written
 
 
 @app.command("convert")
 def convert_model(
-    source: Annotated[Path, typer.Argument(metavar="FROM", help="Folder of a run, of a model, or of transformers.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="FROM", help="Folder of a run, of a saved model or of transformers; a checkpoint.")
+    ],
     target: Annotated[Path, typer.Argument(metavar="TO", help="New folder.")],
     *,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            help="Tokenizer to save beside a model for transformers: gpt2 or bytes.  "
-            "\\[default: that of the text it was trained on]"
-        ),
-    ] = None,
+    tokenizer: TokenizerName = None,
 ) -> None:
     """Convert a model for Hugging Face transformers, or back; the weights stay the same to the last bit.
 
-    A folder that `resolvent train` or `save` wrote becomes one that
-    AutoModelForCausalLM loads, and the other way round.
+    What `resolvent train` or `save` wrote becomes a folder that
+    AutoModelForCausalLM loads, with the tokenizer of the text that the model
+    was trained on, or the one that is named; and the other way round.
     """
-    from resolvent.hf import convert
+    from resolvent.hf.convert import check_target, from_language_model, is_of_transformers, load, to_language_model
     from resolvent.hf.tokenizer import fast_tokenizer
     from resolvent.hf.versions import without_progress_bars
+    from resolvent.train.model_source import open_model
 
-    text = trained_text(source)
-    name = tokenizer or (None if text is None else text.tokenizer)
-    vocabulary = None if name is None else fast_tokenizer(name)  # or an error, before anything is written
-    settings = {} if vocabulary is None else {"eos_token_id": vocabulary.eos_token_id}
+    check_target(target)
     with without_progress_bars():
-        written = convert(model_folder(source), target, **settings)
-    if vocabulary is not None and (written / "generation_config.json").exists():
-        vocabulary.save_pretrained(written)
-    say_written(written)
+        if is_of_transformers(source):
+            to_language_model(load(source)).save(target)
+        else:
+            trained = open_model(source)
+            known = tokenizer is not None or trained.text is not None
+            vocabulary = fast_tokenizer(trained.tokenizer(tokenizer)) if known else None
+            settings = {} if vocabulary is None else {"eos_token_id": vocabulary.eos_token_id}
+            from_language_model(trained.load(), **settings).save_pretrained(target)
+            if vocabulary is not None:
+                vocabulary.save_pretrained(target)
+    say_written(target)

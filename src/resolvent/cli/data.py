@@ -3,57 +3,59 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import TaskID, TaskProgressColumn, TimeRemainingColumn
 
-from resolvent.cli.shared import AsJson, app, say_written
+from resolvent.cli.display import bars
+from resolvent.cli.shared import AsJson, app, parse_length, say_written
 
 data = typer.Typer(help="Tokenize texts into a corpus on disk, and describe it.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
+Texts = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TEXT",
+        help="wikitext2, sotu, shakespeare or openwebtext; or text files, .jsonl or .parquet files (.gz too), and "
+        "folders of .txt, .jsonl and .parquet files. Write ./NAME for a file with the name of a corpus.",
+    ),
+]
+Field = Annotated[str, typer.Option(help="Field of .jsonl records, or column of .parquet files, that holds the text.")]
+Errors = Annotated[
+    str,
+    typer.Option(help="Text that is not valid UTF-8: strict (raise an error) or replace (insert U+FFFD and count)."),
+]
+HeldOut = Annotated[
+    float | None,
+    typer.Option(
+        help="Fraction held out for validation, and again for test, if the texts have no splits.",
+        show_default="0.05; 0.0005 for openwebtext",
+    ),
+]
+
 
 @data.command("prepare")
 def prepare_text(
-    sources: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TEXT",
-            help="wikitext2, sotu, shakespeare or openwebtext; or text files, .jsonl or .parquet files (.gz too), and "
-            "folders of .txt, .jsonl and .parquet files. Write ./NAME for a file with the name of a corpus.",
-        ),
-    ],
+    sources: Texts,
     *,
-    tokenizer: Annotated[str, typer.Option(help="gpt2 (BPE, downloaded once) or bytes.")] = "gpt2",
+    tokenizer: Annotated[
+        str, typer.Option(help="gpt2 (BPE, downloaded once), bytes, or the path of a tokenizer.json.")
+    ] = "gpt2",
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the corpus.", show_default="out/text/NAME-TOKENIZER"),
     ] = None,
-    field: Annotated[
-        str, typer.Option(help="Field of .jsonl records, or column of .parquet files, that holds the text.")
-    ] = "text",
-    errors: Annotated[
-        str,
-        typer.Option(
-            help="Text that is not valid UTF-8: strict (raise an error) or replace (insert U+FFFD and count)."
-        ),
-    ] = "strict",
-    held_out: Annotated[
-        float | None,
-        typer.Option(
-            help="Fraction held out for validation, and again for test, if the texts have no splits.",
-            show_default="0.05; 0.0005 for openwebtext",
-        ),
-    ] = None,
+    field: Field = "text",
+    errors: Errors = "strict",
+    held_out: HeldOut = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tokenize texts: a file of 16-bit token ids for each of train, validation and test, and corpus.json.
+    """Tokenize texts: a file of token ids for each of train, validation and test, and corpus.json.
 
     A text file is one document, as is each line of .jsonl and each row of
     .parquet; documents are separated by the end-of-text token. Files named
@@ -65,7 +67,7 @@ def prepare_text(
     """
     from resolvent.text import prepare
 
-    folder = out or Path("out") / "text" / f"{_stem(sources[0])}-{tokenizer}"
+    folder = out or Path("out") / "text" / f"{_stem(sources[0])}-{Path(tokenizer).stem}"
     with _progress_bar() as (on_progress, on_message):
         corpus = prepare(
             sources,
@@ -79,6 +81,42 @@ def prepare_text(
         )
     print(json.dumps(corpus.to_dict(), indent=2) if as_json else corpus)
     say_written(corpus.folder)
+
+
+@data.command("train-tokenizer")
+def train_a_tokenizer(
+    sources: Texts,
+    *,
+    vocab: Annotated[
+        int, typer.Option(parser=parse_length, metavar="TOKENS", help="Tokens in all, such as 4096 or 8k.")
+    ] = 4096,
+    out: Annotated[Path, typer.Option(help="File of the tokenizer.")] = Path("out/text/tokenizer.json"),
+    field: Field = "text",
+    errors: Errors = "strict",
+    held_out: HeldOut = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a tokenizer on texts: byte-level BPE, in a tokenizer.json that other libraries read, too.
+
+    It sees what 'data prepare' would train on, and not what that holds out.
+    The same texts give the same file.
+
+    Example: resolvent data train-tokenizer wikitext2 --vocab 4096 --out out/text/bpe.json
+    """
+    from resolvent.text import train_tokenizer
+
+    with _progress_bar() as (on_progress, _):
+        trained = train_tokenizer(
+            sources, out, vocab, field=field, errors=errors, held_out=held_out, on_progress=on_progress
+        )
+    if as_json:
+        print(json.dumps({"file": str(out), "hash": trained.hash, "vocab_size": trained.vocab_size}, indent=2))
+    else:
+        fewer = (
+            f" (the text has no more pairs to merge; {vocab:,} were asked for)" if trained.vocab_size < vocab else ""
+        )
+        print(f"a vocabulary of {trained.vocab_size:,} tokens{fewer}: {trained.name}")
+    say_written(out)
 
 
 @data.command("info")
@@ -102,9 +140,7 @@ def _stem(source: str) -> str:
 @contextmanager
 def _progress_bar() -> Iterator[tuple[Callable[[str, float], None], Callable[[str], None]]]:
     """A progress bar on standard error, if that is a terminal; yields (on_progress, on_message)."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+    with bars(TaskProgressColumn(), TimeRemainingColumn()) as bar:
         tasks: dict[str, TaskID] = {}
 
         def on_progress(stage: str, fraction: float) -> None:

@@ -1,4 +1,4 @@
-"""Progress of runs, on standard error: live on a terminal, a line now and then elsewhere."""
+"""Progress on standard error: live on a terminal, where it vanishes when done; a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -9,38 +9,63 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
+from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.progress import ProgressColumn as Column
 from rich.table import Table
 
 if TYPE_CHECKING:
     from resolvent.studies.grid import CellProgress
+    from resolvent.train import Progress
 
-_LIVE, _EVERY = 0.2, 15.0  # seconds between updates on a terminal, and between lines elsewhere
+_EVERY = 15.0  # seconds between lines where there is no terminal
 
 
-class StatusLine:
-    """One run: a line that is overwritten on a terminal."""
+def bars(*columns: Column) -> Bars:
+    """Bars of all kinds of work: after a description and the bar itself come these columns."""
+    shown = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=20), *columns)
+    return Bars(*shown, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+
+
+class RunDisplay:
+    """One run: a bar of its steps, and then one of its final evaluation."""
 
     def __init__(self) -> None:
-        self.shown, self.begin, self.first = 0.0, time.monotonic(), -1.0
+        self.bars, self.shown = bars(TextColumn("{task.fields[text]}", markup=False), TimeRemainingColumn()), 0.0
+        self.tasks: dict[str, TaskID] = {}
 
-    def show(self, text: str, share: float) -> None:
-        now, live = time.monotonic(), sys.stderr.isatty()
-        if self.first < 0:  # a resumed run has done some of it before
-            self.begin, self.first = now, share
-        if now - self.shown < (_LIVE if live else _EVERY):
-            return
-        self.shown = now
-        left = (now - self.begin) * (1 - share) / max(share - self.first, 1e-9)
-        print(
-            f"{text}  {left:.0f} s left" if share > self.first else text,
-            file=sys.stderr,
-            end="\r" if live else "\n",
-            flush=True,
-        )
+    def __enter__(self) -> RunDisplay:
+        self.bars.start()
+        return self
 
-    def end(self) -> None:
-        if sys.stderr.isatty():
-            print(" " * 100, file=sys.stderr, end="\r")
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:  # fmt: skip
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the bars; what is printed while they are shown stands above them, in lines of their width."""
+        self.bars.stop()
+
+    def step(self, p: Progress) -> None:
+        value = "" if p.value is None else f"  {p.measure} {p.value:.3f}"
+        self._show("training", p.step, p.steps, f"step {p.step:,}/{p.steps:,}  loss {p.loss:.3f}{value}  "
+                   f"{p.tokens_per_second:,.0f} tokens/s")  # fmt: skip
+
+    def evaluation(self, done: int, total: int) -> None:
+        """Batches of the final evaluation, which follows the last step."""
+        for name, task in self.tasks.items():
+            self.bars.update(task, visible=name == "evaluating")
+        self._show("evaluating", done, total, f"batch {done:,}/{total:,}")
+
+    def _show(self, stage: str, done: int, total: int, text: str) -> None:
+        if not self.bars.disable:
+            if stage not in self.tasks:  # a resumed run has done some of it before
+                self.tasks[stage] = self.bars.add_task(stage, completed=done, total=total, text=text)
+            self.bars.update(self.tasks[stage], completed=done, text=text)
+        elif time.monotonic() - self.shown >= _EVERY:
+            self.shown = time.monotonic()
+            print(f"{stage}: {text}", file=sys.stderr, flush=True)
 
 
 class GridDisplay:

@@ -1,54 +1,47 @@
-"""Commands that evaluate models on tasks of lm-eval in local files, and that write such tasks."""
+"""Tasks of lm-eval in local files: how `evaluate` runs them, and the command that writes some for long contexts."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+from contextlib import nullcontext, redirect_stderr
+from io import StringIO
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from resolvent.cli.runs import RunFolder, TokenizerName, model_folder, tokenizer_of
-from resolvent.cli.shared import AsJson, app, parse_length, say_written
+from resolvent.cli.shared import app, parse_length, say_written
+
+if TYPE_CHECKING:
+    from resolvent.hf.evaluate import Results
 
 
-@app.command("evaluate")
-def evaluate_model(
-    run: RunFolder,
-    *,
-    tasks: Annotated[list[Path], typer.Option("--tasks", help="YAML file of a task of lm-eval (repeatable).")],
-    tokenizer: TokenizerName = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Documents of each task.  \\[default: all]")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts at a time.")] = 8,
-    as_json: AsJson = False,
-) -> None:
-    """Evaluate a model on tasks of lm-eval whose data lie beside them; nothing is downloaded.
-
-    The folder may also be one of transformers, with its tokenizer. Tasks for
-    long contexts are written by `resolvent long-context`.
-    """
+def on_tasks(run: Path, tasks: list[Path], tokenizer: str | None, limit: int | None, batch: int) -> Results:
+    """The metrics of a model on tasks of lm-eval; the folder may also be one of transformers, with its tokenizer."""
     _keep_offline()
-    from transformers import AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from resolvent.hf.evaluate import evaluate, load
+    from resolvent.hf.convert import from_language_model, is_of_transformers
+    from resolvent.hf.evaluate import evaluate
     from resolvent.hf.tokenizer import fast_tokenizer
     from resolvent.hf.versions import without_progress_bars
+    from resolvent.train.model_source import open_model
 
-    folder = model_folder(run)
     with without_progress_bars():
-        model = load(folder)
-        if tokenizer is None and (folder / "tokenizer_config.json").exists():
-            vocabulary = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        if is_of_transformers(run):
+            model = AutoModelForCausalLM.from_pretrained(run, dtype="auto", local_files_only=True)
+            vocabulary = fast_tokenizer(tokenizer) if tokenizer else AutoTokenizer.from_pretrained(run)
         else:
-            vocabulary = fast_tokenizer(tokenizer_of(run, model.config.vocab_size, tokenizer).name)
-    results = evaluate(model, vocabulary, tasks, limit=limit, batch_size=batch_size)
-    if as_json:
-        print(json.dumps(results, indent=2))
-        return
+            trained = open_model(run)
+            model, vocabulary = from_language_model(trained.load()), fast_tokenizer(trained.tokenizer(tokenizer))
+    with nullcontext() if sys.stderr.isatty() else redirect_stderr(StringIO()):  # bars are for people
+        return evaluate(model, vocabulary, tasks, limit=limit, batch_size=batch)
+
+
+def show(results: Results) -> None:
     table = Table("task", "metric", "value", box=None)
     for name, metrics in results.items():
         for metric, value in metrics.items():
@@ -79,5 +72,3 @@ def write_long_context(
 def _keep_offline() -> None:
     """Before the libraries are imported, which read this once."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    if not sys.stderr.isatty():
-        os.environ["TQDM_DISABLE"] = "1"

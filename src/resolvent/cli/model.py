@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from resolvent.cli.runs import RunFolder, TokenizerName, load_model, tokenizer_of
+from resolvent.cli.models import RunFolder, TokenizerName
 from resolvent.cli.shared import AsJson, Length, Rule, app, parse_length, progress, say_written
 from resolvent.errors import SettingError
+
+if TYPE_CHECKING:
+    from resolvent.model.training_cost import TrainingCost
 
 
 @app.command("model")
@@ -36,12 +39,16 @@ def describe_model(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Describe a model without training it: parameters, cost, cache and hops.
+    """Describe a model without training it: parameters, cost, cache, hops, and what training would take.
+
+    Memory and time of training are a model of them, by arithmetic: on GPUs at an
+    assumed share of their peak. Nothing is measured without --train-step.
 
     The gpt2 presets are the paper's models: the GPT-2 architecture with rotary
     position embeddings.
     """
     from resolvent.model import LanguageModel, preset
+    from resolvent.model.training_cost import gpu_seconds, training_cost
 
     if specs:
         config = preset(name, rule=rule, pattern=specs if len(specs) > 1 else specs[0])
@@ -50,7 +57,9 @@ def describe_model(
     model = LanguageModel.seeded(config, seed) if save else LanguageModel.shape_only(config)
     profile = model.profile(n)
     content: dict[str, object] = {"preset": name, "config": config.to_dict(), "profile": profile.to_dict()}
-    text = [f"{name} {profile}"]
+    cost = training_cost(config, profile)
+    content["training"] = cost.to_dict() | {"gpu_seconds": gpu_seconds(cost.flops_per_token * _tokens(name, cost)[0])}
+    text = [f"{name} {profile}", _training_text(name, cost)]
     if train_step:
         from resolvent.bench.models import training_step
         from resolvent.report import tables
@@ -75,6 +84,35 @@ def describe_model(
         say_written(model.save(save))
 
 
+def _tokens(name: str, cost: TrainingCost) -> tuple[int, str]:
+    """How many tokens a preset is trained on, and why as many: the paper's, or 20 for each parameter."""
+    from resolvent.studies.language.presets import PRESETS
+
+    if name in PRESETS:
+        train, context = PRESETS[name].train, PRESETS[name].context
+        return train.steps * train.batch * context, f"{train.steps:,} steps of {train.batch} × {context:,}, the paper's"
+    return 20 * cost.parameters, "20 for each parameter, Chinchilla's rule"
+
+
+def _training_text(name: str, cost: TrainingCost) -> str:
+    """What training takes, as rows below those of the profile."""
+    from resolvent.model.training_cost import GPUS, UTILIZATION, gpu_seconds
+    from resolvent.train.plan import in_bytes, in_time
+
+    tokens, reason = _tokens(name, cost)
+    state, each = in_bytes(cost.state_bytes), in_bytes(cost.activation_bytes)
+    rows = [
+        ("memory", f"{state} for weights, gradients and AdamW's moments; {each} for each sequence at once (float32)"),
+        ("FLOPs", f"{cost.flops_per_token:.3g} per token; {cost.flops_per_token * tokens:.2g} for {tokens:,} tokens "
+                  f"({reason})"),
+    ]  # fmt: skip
+    for gpu, seconds in gpu_seconds(cost.flops_per_token * tokens).items():
+        peak = f"{GPUS[gpu].peak / 1e12:,.0f} TFLOP/s of bfloat16"
+        rows.append((gpu, f"{in_time(seconds)} for as many, at {UTILIZATION:.0%} of {peak}"))
+    lines = [f"  {label:14} {value}" for label, value in rows]
+    return "\n".join(["training, estimated; the share of the peak is assumed, and lower without fused kernels", *lines])
+
+
 @app.command("inspect")
 def inspect_model(
     run: RunFolder,
@@ -95,18 +133,19 @@ def inspect_model(
     """
     from resolvent.model.inspection import inspect
     from resolvent.report import figures, mixing
+    from resolvent.train.model_source import open_model
 
     if tokens is not None and not all(token.strip().isdigit() for token in tokens.split(",")):
         raise SettingError(f"expected --tokens as integers such as 17,4,256, got '{tokens}'.")
-    model = load_model(run)
+    trained = open_model(run)
     if tokens is None:
-        vocabulary = tokenizer_of(run, model.vocab_size, tokenizer)
+        vocabulary = trained.tokenizer(tokenizer)
         ids = vocabulary.encode(text).tolist()
         labels = [_label(vocabulary.decode([token]), token) for token in ids]
     else:
         ids = [int(token) for token in tokens.split(",")]
         labels = [str(token) for token in ids]
-    inspection = inspect(model, ids, layer, head)
+    inspection = inspect(trained.load(), ids, layer, head)
     if as_json:
         print(json.dumps([layer.to_dict() for layer in inspection.layers], indent=2))
     else:

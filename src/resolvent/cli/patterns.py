@@ -10,6 +10,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from resolvent.analysis.comparison import Comparison
 from resolvent.analysis.profile import Profile, analyze
 from resolvent.cli.shared import (
     AsJson,
@@ -19,6 +20,7 @@ from resolvent.cli.shared import (
     Length,
     Rule,
     app,
+    complete_pattern,
     progress,
     say_written,
 )
@@ -28,7 +30,9 @@ from resolvent.patterns import FAMILIES, MODIFIERS, PAPER_STRUCTURES, Pattern, e
 Spec = Annotated[
     str | None,
     typer.Argument(
-        metavar="PATTERN", help="For example exponential+cache, or attention/first-order; see 'resolvent patterns'."
+        metavar="PATTERN",
+        help="For example exponential+cache, or attention/first-order; see 'resolvent patterns'.",
+        autocompletion=complete_pattern,
     ),
 ]
 MaskFile = Annotated[
@@ -97,9 +101,9 @@ def analyze_pattern(
             print()
             print(_routing_text(profile))
     if plot is not None:
-        from resolvent.report import figures
+        from resolvent.report.figures import save
 
-        say_written(figures.save(figures.profile_figure(profile), plot))
+        say_written(save(profile.plot(), plot))
 
 
 @app.command("draw")
@@ -115,16 +119,22 @@ def draw_pattern(
     if png is None:
         print(p.draw(n))
     else:
-        from resolvent.report import figures
+        from resolvent.analysis.figures.pages import mask_figure
+        from resolvent.report.figures import save
 
-        say_written(figures.save(figures.mask_figure(p, n), png))
+        say_written(save(mask_figure(p, n), png))
 
 
 @app.command("compare")
 def compare_patterns(
     specs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PATTERN", help="Patterns to compare.", show_default="the paper's nine structures"),
+        typer.Argument(
+            metavar="PATTERN",
+            help="Patterns to compare.",
+            show_default="the paper's nine structures",
+            autocompletion=complete_pattern,
+        ),
     ] = None,
     *,
     n: Length = 1024,
@@ -149,16 +159,16 @@ def compare_patterns(
 
         Console().print(tables.comparison(profiles))
     if plot is not None:
-        from resolvent.report import figures
+        from resolvent.report.figures import save
 
-        say_written(figures.save(figures.comparison_figure(profiles), plot))
+        say_written(save(Comparison(tuple(profiles)).plot(), plot))
     if pages is not None:
-        from resolvent.report import figures
+        from resolvent.report.figures import save
 
         with progress("drawing figures", len(profiles)) as advance:
             for profile in profiles:
                 name = "".join(c if c.isalnum() or c in "+-" else "_" for c in str(profile.pattern))
-                figures.save(figures.profile_figure(profile), pages / f"{name}.png")
+                save(profile.plot(), pages / f"{name}.png")
                 advance()
         say_written(pages)
 

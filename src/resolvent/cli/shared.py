@@ -11,14 +11,18 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TimeElapsedColumn
 
 import resolvent
 from resolvent.analysis.congestion import Effort
+from resolvent.cli.display import bars
 from resolvent.cli.terminal import replace_what_cannot_be_encoded
 from resolvent.errors import PatternError, RunError
+from resolvent.patterns import FAMILIES, MODIFIERS, PAPER_STRUCTURES
 from resolvent.patterns.checks import require_length
 from resolvent.rules import RULES
+
+_LONGEST_OFFERED = 24  # characters: a table written out is no help
 
 app = typer.Typer(
     name="resolvent",
@@ -27,8 +31,15 @@ app = typer.Typer(
     "exponential+cache[/bold].",
     rich_markup_mode="rich",
     no_args_is_help=True,
-    add_completion=False,
 )
+
+
+def complete_pattern(incomplete: str) -> list[str]:
+    """Spellings that begin so, for shells to offer: examples of the families, and what can be appended to them."""
+    samples = [family.sample for family in FAMILIES.values() if len(family.sample) < _LONGEST_OFFERED]
+    ends = ("", *MODIFIERS) if "+" in incomplete else ("",)
+    offered = dict.fromkeys([*(sample + end for sample in samples for end in ends), *PAPER_STRUCTURES])
+    return [name for name in offered if name.startswith(incomplete)]
 
 
 def parse_length(text: str) -> int:
@@ -74,16 +85,19 @@ def root(
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[], None]]:
     """A bar on standard error, for people only; it vanishes when done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+    with bars(TimeElapsedColumn()) as bar:
         task = bar.add_task(what, total=total if total > 1 else None)
         yield lambda: bar.advance(task)
 
 
+def say(message: str) -> None:
+    """On standard error, so that standard output stays the result alone; of several processes, one speaks."""
+    if os.environ.get("RANK", "0") == "0":
+        print(message, file=sys.stderr, flush=True)
+
+
 def say_written(path: Path) -> None:
-    """On standard error, so that standard output stays the result alone."""
-    print(f"written: {path}", file=sys.stderr)
+    say(f"written: {path}")
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from resolvent.files import ReadOnlyError, require_writable, write_text
 from resolvent.patterns import PAPER_STRUCTURES, pattern
 from resolvent.studies import factors as one_factor
 from resolvent.studies import grid, render, table1
+from resolvent.studies.engines import engine_of
 from resolvent.studies.grid import Cell
 from resolvent.studies.page import page
 from resolvent.studies.registry import STUDIES
@@ -35,7 +36,16 @@ app.add_typer(study, name="study")
 
 JOBS = os.cpu_count() or 1
 _RESUME = "If interrupted, rerun the same command to resume; if complete, it prints the results."
-Jobs = Annotated[int, typer.Option(help="Cells to run in parallel, at most one per GPU; results do not depend on it.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(help="Cells to run at once, at most one per GPU.  \\[default: one per core, or all on a cluster]"),
+]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on", metavar="ENGINE", help="Where cells run: local, ray or slurm:partition=… (docs/distributed.md)."
+    ),
+]
 Structures = Annotated[
     list[str] | None, typer.Option("--structures", help="Restrict to these structures (repeatable).")
 ]
@@ -70,13 +80,13 @@ _SPECIAL: dict[Option, tuple[object, object]] = {  # annotation and default
 def _command(each: Study) -> Callable[..., None]:
     """The command of a study, with the options it takes."""
 
-    def command(*, jobs: int, as_json: bool, quick: bool = False, **options: Any) -> None:
+    def command(*, jobs: int | None, on: str, as_json: bool, quick: bool = False, **options: Any) -> None:
         if quick and options["preset"] not in (None, "quick"):
             raise SettingError(f"expected --quick or --preset, got --quick and --preset {options['preset']}.")
         options["preset"] = "quick" if quick else options["preset"]
         options["changes"] = options["changes"] or ()
         plan = each.plan(Selection(**options))
-        records = _run(plan.cells, jobs)
+        records = _run(plan.cells, jobs, on)
         if plan.measure is not None:
             with progress("measuring", plan.measurements) as advance:
                 records = plan.measure(advance)
@@ -91,7 +101,8 @@ def _signature(each: Study) -> Signature:
     preset = Annotated[str | None, typer.Option(help=f"{names}.  \\[default: {each.presets[0][0]}]")]
     options: dict[str, tuple[object, object]] = {name: _SPECIAL[name] for name in each.options}
     options |= {"preset": (preset, None), "structures": (Structures, None), "seeds": (_SEEDS, None)}
-    options |= {"jobs": (Jobs, JOBS), "out": (_OUT, None), "changes": (Changes, None), "as_json": (AsJson, False)}
+    options |= {"jobs": (Jobs, None), "on": (On, "local"), "out": (_OUT, None), "changes": (Changes, None)}
+    options |= {"as_json": (AsJson, False)}
     return Signature([
         Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
         for name, (annotation, default) in options.items()
@@ -102,9 +113,9 @@ for _each in STUDIES.values():
     study.command(_each.name, help=f"{_each.about}\n\n{_RESUME}")(_command(_each))
 
 
-def _run(cells: Sequence[Cell], jobs: int) -> list[Record]:
+def _run(cells: Sequence[Cell], jobs: int | None, on: str) -> list[Record]:
     with GridDisplay(len(cells)) as display:
-        return grid.run(cells, jobs, display.show)
+        return grid.run(cells, jobs, display.show, lambda: engine_of(on))
 
 
 def _publish(each: Study, plan: StudyPlan, records: Sequence[Record], *, as_json: bool) -> None:
@@ -158,7 +169,8 @@ def factors(
     preset: Annotated[str, typer.Option(help=f"Settings to change: {', '.join(table1.PRESETS)}.")] = "small",
     seeds: Annotated[int, typer.Option(help="Runs of each cell.")] = 2,
     first_seed: Annotated[int, typer.Option(help="First seed; not one that results are published on.")] = 100,
-    jobs: Jobs = JOBS,
+    jobs: Jobs = None,
+    on: On = "local",
     out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("out/factors"),
     changes: Changes = None,
     as_json: AsJson = False,
@@ -171,7 +183,7 @@ def factors(
     chosen = [str(pattern(structure)) for structure in given]
     settings = one_factor.cells(task, given, vary, out, preset=preset, seeds=range(first_seed, first_seed + seeds),
                                 changes=changes or [])  # fmt: skip
-    _run([cell for cells in settings.values() for cell in cells], jobs)
+    _run([cell for cells in settings.values() for cell in cells], jobs, on)
     scores = {
         setting: {s: [_score(cell) for cell in cells if cell.structure == s] for s in chosen}
         for setting, cells in settings.items()

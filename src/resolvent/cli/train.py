@@ -5,32 +5,27 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from resolvent.cli.display import StatusLine
-from resolvent.cli.runs import (
-    RunFolder,
-    TokenizerName,
-    check_tokenizer,
-    load_model,
-    record_of,
-    tokenizer_of,
-    trained_text,
-)
-from resolvent.cli.shared import AsJson, Rule, app, parse_length, progress, say_written
-from resolvent.errors import SettingError, closest
-from resolvent.tasks import TASKS, Text
+from resolvent.cli.display import RunDisplay
+from resolvent.cli.evaluate import on_tasks, show
+from resolvent.cli.models import RunFolder, TokenizerName
+from resolvent.cli.run_name import default_folder
+from resolvent.cli.session import Session
+from resolvent.cli.settings import RunOptions
+from resolvent.cli.shared import AsJson, app, parse_length, progress, say
+from resolvent.errors import SettingError
+from resolvent.rules import RULES
+from resolvent.tasks import Text
+from resolvent.train.config_file import ConfigFile
 from resolvent.train.record import Record
 
 if TYPE_CHECKING:
     from resolvent.text import Tokenizer
-    from resolvent.train import Progress, RunConfig
-    from resolvent.train.board import Board
 
 Changes = Annotated[
     list[str] | None,
@@ -40,15 +35,29 @@ Changes = Annotated[
 
 @app.command("train")
 def train_model(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="copy, recall, multihop, or text with --corpus.")],
+    task: Annotated[
+        str | None,
+        typer.Argument(metavar="TASK", help="copy, recall, multihop, or text with --corpus; may stand in --config."),
+    ] = None,
     *,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="TOML file of settings, such as the config.toml of a run; options stand over it.",
+        ),
+    ] = None,
     patterns: Annotated[
         list[str] | None,
         typer.Option(
             "--pattern", help="Pattern of every layer; repeat for one per layer.  \\[default: exponential+cache]"
         ),
     ] = None,
-    rule: Rule = "softmax",
+    rule: Annotated[
+        str | None,
+        typer.Option(help=f"How A and B are parameterized: {', '.join(RULES)}, with options.  \\[default: softmax]"),
+    ] = None,
     corpus: Annotated[Path | None, typer.Option(help="Folder of a prepared text; see 'resolvent data'.")] = None,
     preset: Annotated[
         str | None,
@@ -57,88 +66,62 @@ def train_model(
             "gpt2-125m, -355m, -775m (the paper's to the letter), recommended-125m, -355m, -775m."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed for weights and data.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run: record, metrics, checkpoint, model.")] = None,
-    changes: Changes = None,
-    tensorboard: Annotated[
-        Path | None, typer.Option(help="Also write metrics for TensorBoard into this folder.")
+    seed: Annotated[int | None, typer.Option(help="Seed for weights and data.  \\[default: 0]")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the run: record, metrics, checkpoint, model.  \\[default: runs/NAME]"),
     ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="MODEL",
+            help="Fine-tune: start from the weights, patterns and sizes of this run, model or checkpoint, with a new "
+            "optimizer.",
+        ),
+    ] = None,
+    changes: Changes = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="Also hand metrics to tensorboard, trackio or wandb, if installed (repeatable)."),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Train even if it takes more than a day, or more memory than is free.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train one model. If interrupted, rerun the same command to resume from the last checkpoint, exactly.
+    """Train one model. If interrupted, rerun the same command to resume, exactly.
+
+    Ctrl-C and SIGTERM finish the step, write a checkpoint and print the command
+    that resumes; twice, they stop at once. The same command with a larger
+    train.steps extends a run: from there on the learning rate is that of the
+    longer run.
 
     Example: resolvent train text --corpus out/text/wikitext2-bytes --pattern quadratic+cache --out out/first
     """
-    from resolvent.train import train
-    from resolvent.train.board import Board
     from resolvent.train.processes import process_rank
+    from resolvent.train.trackers import Tracking
 
-    chosen = patterns or ["exponential+cache"]
-    config = _config(task, chosen[0], corpus, preset, seed)
-    config = config.changed([*_overrides(chosen, rule), *(changes or [])]).prepared()
-    line, first = StatusLine(), process_rank() == 0
-    board = Board(tensorboard) if tensorboard is not None and first else None
-    plan = _plan(config)
-    if plan and first:
-        print(plan, file=sys.stderr)
-    record = train(config, out, partial(_show, line, board))
-    line.end()
-    if not first:  # of several processes, one prints
+    options = RunOptions(task, patterns or (), rule, corpus, preset, seed, changes or (), start)
+    file = ConfigFile(Path(), None, {}) if config_file is None else ConfigFile.read(config_file)
+    config = options.config(file)
+    if out is None:
+        out, reason = default_folder(config, options.preset_name(file))
+        say(f"{reason}: this one is {out}" if reason else f"run: {out}")
+    session = Session(config, out, yes=yes)
+    finished = session.is_finished()
+    first = process_rank() == 0  # of several processes, one shows and prints
+    with Tracking((track or ()) if first else (), out, config) as tracking, RunDisplay() as display:
+        record = session.train(display, tracking.write)
+    if not first:
         return
     if as_json:
         print(json.dumps(record.to_dict(), indent=2))
     else:
-        print(f"{config.model.pattern_label} on {task}: {summary(record)}")
-        if plan:
+        print(f"{config.model.pattern_label} on {config.task.name}: {summary(record)}")
+        if isinstance(config.task, Text):
             print(_utilization(record))
-    if out is not None:
-        say_written(out)
-
-
-def _show(line: StatusLine, board: Board | None, p: Progress) -> None:
-    value = "" if p.value is None else f"  {p.measure} {p.value:.3f}"
-    speed = f"{p.tokens_per_second:,.0f} tokens/s"
-    line.show(f"step {p.step:,}/{p.steps:,}  loss {p.loss:.3f}{value}  {speed}", p.step / p.steps)
-    if board is not None:
-        board.write(p)
-
-
-def _config(task: str, pattern: str, corpus: Path | None, preset: str | None, seed: int) -> RunConfig:
-    """The preset's settings for a task."""
-    from resolvent.studies import table1
-    from resolvent.studies.language import presets
-
-    if task not in TASKS:
-        raise SettingError(f"unknown task '{task}': expected {', '.join(TASKS)}.{closest(task, TASKS)}")
-    if task != Text.name:
-        if corpus is not None:
-            raise SettingError(f"{task} makes its own sequences: --corpus goes with 'resolvent train text'.")
-        return table1.run_config(table1.preset_of(preset or "small", [task]), task, pattern, seed)
-    if corpus is None:
-        raise SettingError("expected --corpus, the folder of a prepared text: see 'resolvent data prepare --help'.")
-    size = presets.preset_of(preset or "quick")
-    return presets.run_config(size, Text(str(corpus), size.context).prepared(), pattern, seed)
-
-
-def _overrides(patterns: Sequence[str], rule: str) -> list[str]:
-    """Settings that stand for options: one pattern per layer, a rule for all layers."""
-    per_layer = [f"model.pattern={json.dumps(patterns)}"] if len(patterns) > 1 else []
-    return per_layer + ([f"model.rule={rule}"] if rule != "softmax" else [])
-
-
-def _plan(config: RunConfig) -> str:
-    """How large the model is, and how much of the text it will read; empty for tasks made on the fly."""
-    from resolvent.model import LanguageModel
-
-    settings, length = config.train, config.task.longest
-    tokens = settings.batch * length
-    epochs = config.task.epochs(settings.steps * tokens)
-    if epochs is None:
-        return ""
-    return (
-        f"{LanguageModel.shape_only(config.model).parameter_count():,} parameters; {settings.steps:,} steps of "
-        f"{settings.batch} × {length:,} = {tokens:,} tokens, {epochs:.2f} epochs"
-    )
+    say(f"{out} was finished before: nothing was trained" if finished else f"finished: {out}")
 
 
 def summary(record: Record) -> str:
@@ -166,7 +149,13 @@ def _utilization(record: Record) -> str:
 def evaluate_model(
     run: RunFolder,
     *,
-    corpus: Annotated[Path, typer.Option(help="Folder of a prepared text.")],
+    corpus: Annotated[Path | None, typer.Option(help="Folder of a prepared text.")] = None,
+    tasks: Annotated[
+        list[Path] | None,
+        typer.Option(help="Instead of a text: YAML file of a task of lm-eval, with its data beside it (repeatable)."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Documents of each task.  \\[default: all]")] = None,
+    tokenizer: TokenizerName = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "validation",
     context: Annotated[
         int | None,
@@ -185,16 +174,28 @@ def evaluate_model(
     batch: Annotated[int, typer.Option(help="Windows per batch.")] = 8,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the perplexity and bits per byte of a model on a text."""
-    from resolvent.train.perplexity import on_text
+    """Measure the perplexity and bits per byte of a model on a text, or its metrics on tasks of lm-eval.
 
-    model, record = load_model(run), record_of(run)
-    trained = trained_text(run)
-    text = Text(str(corpus), context or (Text.context if trained is None else trained.context))
-    check_tokenizer(run, text.opened.tokenizer)
-    precision = "float32" if record is None else record.config.train.precision
+    Tasks are local files, and nothing is downloaded. `resolvent long-context`
+    writes some; the model may then be a folder of transformers, too.
+    """
+    if (corpus is None) == (not tasks):
+        raise SettingError("expected --corpus, the folder of a prepared text, or --tasks, YAML files; and not both.")
+    if corpus is None:
+        results = on_tasks(run, tasks or [], tokenizer, limit, batch)
+        print(json.dumps(results, indent=2)) if as_json else show(results)
+        return
+    from resolvent.train.model_source import open_model
+    from resolvent.train.perplexity import on_text
+    from resolvent.train.processes import default_device
+
+    trained = open_model(run)
+    text = Text(str(corpus), context or (Text.context if trained.text is None else trained.text.context))
+    trained.check_tokenizer(text.opened.tokenizer)
+    model = trained.load().to(default_device())
     with progress("evaluating", len(text.windows(batch, split, stride))) as advance:
-        evaluation = on_text(model, text, batch, split=split, stride=stride, precision=precision, advance=advance)
+        evaluation = on_text(model, text, batch, split=split, stride=stride, precision=trained.precision,
+                             advance=advance)  # fmt: skip
     if as_json:
         print(json.dumps(evaluation.to_dict(), indent=2))
     else:
@@ -223,8 +224,12 @@ def generate_text(
     as_json: AsJson = False,
 ) -> None:
     """Generate text from a prompt."""
-    model = load_model(run)
-    vocabulary = tokenizer_of(run, model.vocab_size, tokenizer)
+    from resolvent.train.model_source import open_model
+    from resolvent.train.processes import default_device
+
+    trained = open_model(run)
+    vocabulary = trained.tokenizer(tokenizer)
+    model = trained.load().to(default_device())
     encoded = vocabulary.encode(prompt).tolist()
     if not encoded:
         raise SettingError("expected a prompt of at least one character.")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from resolvent.errors import shortened
 from resolvent.fields import as_mapping
 from resolvent.hf.config import ResolventConfig
 from resolvent.hf.model import ResolventForCausalLM
@@ -46,13 +47,28 @@ def convert(source: Path, target: Path, **settings: object) -> Path:
 
     What the source is, its `config.json` says; `settings` are for the config of transformers. Returns the target.
     """
-    path = source / "config.json"
-    if not path.is_file():
-        raise FileNotFoundError(f"expected a model's folder, with config.json in it, got {source}.")
+    check_target(target)
+    if is_of_transformers(source):
+        return to_language_model(load(source)).save(target)
+    from_language_model(LanguageModel.load(source), **settings).save_pretrained(target)
+    return target
+
+
+def is_of_transformers(folder: Path) -> bool:
+    """Whether a folder was saved by transformers."""
+    path = folder / "config.json"
+    return path.is_file() and "model_type" in as_mapping(read_json(path), "config.json")
+
+
+def load(folder: Path) -> ResolventForCausalLM:
+    """The model in a folder of transformers, one of ours, with weights as they are."""
+    kind = as_mapping(read_json(folder / "config.json"), "config.json").get("model_type")
+    if kind != ResolventConfig.model_type:
+        raise ValueError(f"expected a ResolventForCausalLM in {folder}, got a model of type {shortened(kind)}.")
+    return ResolventForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
+
+
+def check_target(target: Path) -> None:
+    """Nothing is written over."""
     if target.exists() and any(target.iterdir() if target.is_dir() else [target]):
         raise FileExistsError(f"expected a new or an empty folder to convert to, got {target}.")
-    if as_mapping(read_json(path), "config.json").get("model_type") != ResolventConfig.model_type:
-        from_language_model(LanguageModel.load(source), **settings).save_pretrained(target)
-        return target
-    model = ResolventForCausalLM.from_pretrained(source, dtype="auto", local_files_only=True)
-    return to_language_model(model).save(target)

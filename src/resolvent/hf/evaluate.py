@@ -6,14 +6,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from resolvent.errors import shortened
 from resolvent.fields import as_mapping, as_text
 from resolvent.hf.convert import from_language_model
 from resolvent.model import LanguageModel
-from resolvent.untrusted import read as read_json
 
 _LOCAL = ("json", "csv", "parquet", "text")  # kinds of files, as datasets names them
 _LONGEST = 1 << 24  # tokens: a model has no limit of its own, and what lm-eval takes for one would cut texts
@@ -66,14 +66,6 @@ def read_task(path: Path) -> dict[str, object]:
     return settings | {"dataset_kwargs": {**files, "data_files": data}}
 
 
-def load(folder: Path) -> PreTrainedModel:
-    """The model in a folder, of transformers or of ours."""
-    settings = as_mapping(read_json(folder / "config.json"), "config.json")
-    if "model_type" in settings:
-        return AutoModelForCausalLM.from_pretrained(folder, dtype="auto", local_files_only=True)
-    return from_language_model(LanguageModel.load(folder))
-
-
 def _beside(path: Path, name: str) -> Path:
     file = path.parent / name
     if not file.is_file():
@@ -87,7 +79,7 @@ def _metrics(values: Mapping[str, object]) -> dict[str, float]:
     return {name: float(value) for name, value in named.items() if isinstance(value, int | float)}
 
 
-def _lm_eval():  # type: ignore[no-untyped-def]
+def _lm_eval() -> ModuleType:
     try:
         harness = import_module("lm_eval")
     except ImportError:

@@ -16,10 +16,10 @@ from torch.nn.modules import module as all_modules
 from resolvent.coefficients.gates import ConstantGate, ScalarGate, TokenGate
 from resolvent.coefficients.layer import HeadGroup, split_cache
 from resolvent.coefficients.softmax import SoftmaxCoefficients
+from resolvent.kernels import UNIT
 from resolvent.mixer import Mixer
 from resolvent.ops import Cache, Caches, DecodeCache
-from resolvent.ops.cpu.kernels.vectors import UNIT
-from resolvent.ops.cpu.stack import StackBlock, StackShape, Table, advance_stack
+from resolvent.ops.cpu.stack import StackBlock, StackShape, Table, advance_stack, prepare_stack
 from resolvent.ops.precision import autocast_enabled
 from resolvent.rules.softmax import Softmax
 
@@ -52,6 +52,13 @@ def next_logits(
     except _UnknownError:
         return None
     return advance_stack(tokens, blocks, around, shape)
+
+
+def prepare(model: LanguageModel, device: torch.device | str | None) -> None:
+    """Have the function compiled while a prompt is read, if it may serve."""
+    weight = model.embedding.weight
+    if torch.device(device or weight.device).type == "cpu" and weight.dtype == torch.float32:
+        prepare_stack(model.mixers[0].layer.head_dim)
 
 
 def _unobserved(tokens: Tensor) -> bool:
@@ -137,7 +144,7 @@ def _gate(gate: nn.Module | None, heads: int, given: list[Tensor]) -> dict[str, 
         return table | {name: _address(gate, own) for name, own in names.items()}
     if type(gate) not in (ScalarGate, ConstantGate):
         raise _UnknownError
-    given.append(gate(torch.empty(1, 1, 0))[0, :, 0].contiguous())
+    given.append(gate(torch.empty(1, 1, 0, dtype=torch.float32, device="cpu"))[0, :, 0].float().contiguous())
     return table | {"gate_step": given[-1].data_ptr()}
 
 

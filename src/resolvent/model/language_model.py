@@ -16,7 +16,7 @@ from resolvent.coefficients.gates import at_least_float32
 from resolvent.mixer import Mixer, check_cache
 from resolvent.model import saving
 from resolvent.model.config import ModelConfig
-from resolvent.model.fused import next_logits
+from resolvent.model.fused import next_logits, prepare
 from resolvent.model.generate import Prompts, SamplingOptions, generate, stream
 from resolvent.model.profile import StackProfile, profile
 from resolvent.ops import Cache, Caches
@@ -24,7 +24,7 @@ from resolvent.ops.backend import Backend
 from resolvent.ops.sequences import Indices
 from resolvent.patterns.checks import require_length
 
-_MANY = 1 << 24  # logits beyond this many are computed in chunks, and again for their gradient
+MOST_LOGITS = 1 << 24  # logits beyond this many are computed in chunks, and again for their gradient
 
 
 class Block(nn.Module):
@@ -171,9 +171,9 @@ class LanguageModel(nn.Module):
         counted = wanted != -100
         if not counted.all():  # logits of the others are not needed
             hidden, wanted = hidden[counted], wanted[counted]
-        if len(hidden) * self.config.vocab_size <= _MANY:
+        if len(hidden) * self.config.vocab_size <= MOST_LOGITS:
             return cross_entropy(at_least_float32(self.logits(hidden)), wanted)
-        rows = max(_MANY // self.config.vocab_size, 1)
+        rows = max(MOST_LOGITS // self.config.vocab_size, 1)
         chunks = zip(hidden.split(rows), wanted.split(rows), strict=True)
         total: Tensor = sum(checkpoint(self._summed_loss, chunk, goal, use_reentrant=False) for chunk, goal in chunks)
         return total / len(wanted)
@@ -210,6 +210,7 @@ class LanguageModel(nn.Module):
         device: torch.device | str | None = None,
     ) -> Caches:  # fmt: skip
         """An empty cache of all layers. With `max_tokens` given, `nbytes` is final before the first one comes."""
+        prepare(self, device)
         return Caches(
             {str(i): mixer.make_cache(batch, max_tokens, dtype, device) for i, mixer in enumerate(self.mixers)}
         )

@@ -11,6 +11,7 @@ from resolvent.analysis.cost import Cost, cost
 from resolvent.analysis.hops import hops
 from resolvent.analysis.profile import plural
 from resolvent.coefficients.layer import Layer
+from resolvent.notebook import table
 from resolvent.patterns import Pattern
 from resolvent.rules import Rule
 
@@ -20,12 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerProfile:
-    """One layer of the stack. Hops: the most that any pair needs within it; None if some pair has no path."""
+    """One layer of the stack. Hops: the most that any pair needs within it; None if some pair has no path.
+
+    training_bytes_per_token  what the operator keeps for its backward pass
+    """
 
     patterns: tuple[str, ...]
     rule: str
     mixer_parameters: int
     mixing_madds_per_token: float
+    training_bytes_per_token: int
     cache_bytes: int
     max_hops: int | None
     reach: int
@@ -56,7 +61,24 @@ class StackProfile:
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
 
+    def __repr__(self) -> str:
+        hop_text = "not all connected" if self.max_hops is None else plural(self.max_hops, "hop")
+        return (
+            f"StackProfile({plural(len(self.layers), 'layer')}, n={self.n:,}: {self.parameters:,} parameters, "
+            f"{self.cache_bytes / 1024:,.0f} KiB of cache, {hop_text})"
+        )
+
     def __str__(self) -> str:
+        return "\n".join([self._title, *(f"  {name:14} {value}" for name, value in self._rows())])
+
+    def _repr_html_(self) -> str:
+        return table(self._title, self._rows())
+
+    @property
+    def _title(self) -> str:
+        return f"on {plural(self.n, 'token')}"
+
+    def _rows(self) -> list[tuple[str, str]]:
         hop_text = (
             f"none reach all of it: {plural(self.reach, 'token')} back"
             if self.max_hops is None
@@ -76,7 +98,7 @@ class StackProfile:
             key = (" | ".join(dict.fromkeys(layer.patterns)), layer.rule)
             kinds[key] = kinds.get(key, 0) + 1
         stack = [("layers", f"{count} × {name}, {rule}") for (name, rule), count in kinds.items()]
-        return "\n".join([f"on {plural(self.n, 'token')}", *(f"  {name:14} {value}" for name, value in stack + rows)])
+        return stack + rows
 
 
 def profile(model: LanguageModel, n: int) -> StackProfile:
@@ -112,6 +134,7 @@ def _layer(layer: Layer, parameters: int, n: int) -> LayerProfile:
         rule=str(layer.rule),
         mixer_parameters=parameters,
         mixing_madds_per_token=sum(c.forward_madds_per_token for c in costs),
+        training_bytes_per_token=sum(c.training_bytes_per_token for c in costs),
         cache_bytes=sum(c.cache_bytes for c in costs),
         max_hops=min(complete) if complete else None,
         reach=max(reach for _, reach in reaches),

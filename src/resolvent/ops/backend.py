@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from resolvent.ops.inputs import Inputs
@@ -87,6 +88,14 @@ class Backend(Protocol):
 
     def step(self, token: Token, scale: float) -> Tensor:
         """The outputs of one token per sequence, (B, H, 1, D), whose rows then go into the cache. Without gradients."""
+
+
+@runtime_checkable
+class PreparedBackend(Backend, Protocol):
+    """A backend that has something to do before its first call, such as to compile."""
+
+    def prepare(self, dtype: torch.dtype, d: int) -> None:
+        """A layer of this dtype, with heads of d channels, will be called soon. Returns at once."""
 
 
 @runtime_checkable

@@ -21,13 +21,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from resolvent.kernels import Kernel
 from resolvent.ops.autograd import VmapInfo, map_in_front
 from resolvent.ops.backend import Backend, Token
-from resolvent.ops.cpu.kernels.joint import logs_forward
 from resolvent.ops.inputs import Inputs, repeat_heads
 from resolvent.ops.portable.edges import dots, spread
 from resolvent.ops.portable.plan import EdgePlan, edge_plan
@@ -37,6 +38,8 @@ from resolvent.ops.rows import Rows
 
 if TYPE_CHECKING:
     from resolvent.ops.autograd import Context
+
+_logs_forward = Kernel("joint.logs_forward")
 
 
 def mix(
@@ -213,8 +216,9 @@ def _on_cpu(direct: Tensor, feedback: Tensor, known: Tensor, p: EdgePlan) -> Ten
     heads = direct.shape[0] * direct.shape[1]
     logs = direct.new_empty((heads, p.known + p.new))
     logs[:, : p.known] = known.reshape(heads, p.known)
-    arrays = [t.detach().reshape(heads, p.new, t.shape[-1]).resolve_neg().numpy() for t in (direct, feedback)]
-    logs_forward(arrays[0], arrays[1], p.rows.table, logs.numpy())
+    shaped = (t.detach().reshape(heads, p.new, t.shape[-1]) for t in (direct, feedback))
+    arrays = [t.contiguous().resolve_neg().numpy() for t in shaped]
+    _logs_forward(*arrays, np.ascontiguousarray(p.rows.table), logs.numpy())
     return logs[:, p.known :].reshape(direct.shape[:-1])
 
 

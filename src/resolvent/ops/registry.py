@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+
+import torch
 
 from resolvent.errors import closest
 from resolvent.ops import cpu, dense, paper, portable, reference
-from resolvent.ops.backend import Backend, Request
+from resolvent.ops.backend import Backend, PreparedBackend, Request
 
 # In the order in which `auto` asks them.
 BACKENDS: dict[str, Backend] = {backend.NAME: backend for backend in (dense, cpu, portable, reference, paper)}
@@ -33,6 +37,15 @@ def choose(backend: str | Backend, request: Request) -> tuple[Backend, str]:
         usable = ", ".join(name for name, other in BACKENDS.items() if other.refusal(request) is None)
         raise ValueError(f"{refusal} Backends that can: {usable}.")
     return chosen, "it was asked for"
+
+
+def prepare(backend: str | Backend, requests: Iterable[Request], dtype: torch.dtype, d: int) -> None:
+    """Let the backends that will run these for heads of d channels get ready; whatever fails, a call will say it."""
+    for request in requests:
+        with suppress(ValueError, RuntimeError, NotImplementedError, OSError):
+            chosen, _ = choose(backend, request)
+            if isinstance(chosen, PreparedBackend):
+                chosen.prepare(dtype, d)
 
 
 def registered_name(backend: Backend) -> str:

@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from resolvent.ops.tables import list_by_last_reader
+from resolvent.kernels import Kernel
 from resolvent.patterns import Stage
 from resolvent.patterns.strides import Integers
 
 Table = npt.NDArray[np.int32]
 T = TypeVar("T")
+_list_by_last_reader = Kernel("tables.list_by_last_reader")
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,9 @@ class Rows:
         if self.shifted:
             table = np.arange(self.known, self.longest, dtype=np.int32)[:, None] - self.offsets.astype(np.int32)
             return np.where(table >= 0, table, np.int32(-1))[:, : self.width]
-        return list_by_last_reader(self.last_reader, self.known, count, self.width)  # type: ignore[no-any-return]
+        table = np.empty((count, self.width), dtype=np.int32)
+        _list_by_last_reader(self.last_reader, self.known, np.empty(self.width + self.known + 1, dtype=np.int32), table)
+        return table
 
     @cached_property
     def _listed(self) -> list[Integers]:

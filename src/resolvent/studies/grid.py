@@ -1,4 +1,6 @@
-"""A grid of runs: each cell in a process of its own, several at once. Finished cells are read; others resume.
+"""A grid of runs: each cell in a process of its own, several at once, here or on a cluster.
+
+Finished cells are read; others resume. The folders of the cells are all that the processes share.
 
 No torch before anything is run: tables and figures of finished grids need none.
 """
@@ -7,27 +9,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from resolvent import disk_cache
 from resolvent.errors import RunError, SettingError
-from resolvent.files import require_writable
+from resolvent.files import require_writable, write_text
+from resolvent.kernels import process
 from resolvent.patterns import as_pattern
+from resolvent.studies.engines import LOG, Engine, Job, LocalEngine
 from resolvent.train import metrics, record
 from resolvent.train.config import RunConfig
 from resolvent.train.metrics import read_metrics
 from resolvent.train.record import Record
 
 _PAUSE = 0.2  # seconds between polls of the processes
-_LOG = "log.txt"
 _LONGEST_NAME = 80  # of a folder
 _MIN_FREE = 1 << 20  # bytes of free disk with which no cell gets far
 
@@ -98,63 +99,51 @@ def folder_of(parent: Path, structure: str) -> Path:
     return parent / readable
 
 
-def run(cells: Sequence[Cell], jobs: int, on_progress: OnGridProgress = lambda *_: None) -> list[Record]:
+def run(
+    cells: Sequence[Cell], jobs: int | None = None, on_progress: OnGridProgress = lambda *_: None,
+    engine: Callable[[], Engine] = LocalEngine,
+) -> list[Record]:  # fmt: skip
     """The records of all cells; those not yet finished are run, `jobs` at a time. If interrupted, call it again.
 
-    A cell uses as many threads as its config says, so that its numbers do not depend on `jobs`. Where there are GPUs,
-    each running cell has one to itself. When a cell fails the others finish first, and their records are kept.
+    A cell uses as many threads as its config says, so that its numbers do not depend on `jobs` or the engine, which is
+    made only if there is something to run. When a cell fails the others finish first, and their records are kept.
     """
-    if jobs < 1:
+    if jobs is not None and jobs < 1:
         raise SettingError(f"expected at least one job, got {jobs}.")
-    gpus = _gpus()
-    slots = list(range(min(jobs, len(gpus) or jobs)))
     waiting = [cell for cell in cells if cell.record() is None]
-    finished, failed = len(cells) - len(waiting), []
-    running: dict[Cell, tuple[subprocess.Popen[bytes], int]] = {}
-    try:
-        while waiting or running:
-            while waiting and slots:
-                cell, slot = waiting.pop(0), slots.pop(0)
-                running[cell] = _start(cell, gpus[slot] if gpus else None), slot
-            time.sleep(_PAUSE)
-            for cell, (process, slot) in list(running.items()):
-                if process.poll() is not None:
-                    del running[cell]
-                    slots.append(slot)
-                    finished += 1
-                    if process.returncode:
-                        failed.append(cell)
-            on_progress([_progress(cell) for cell in running], finished)
-    finally:
-        for process, _ in running.values():
-            process.terminate()
-    if failed:
-        reasons = "; ".join(f"{cell.name} failed: {_reason(cell)}" for cell in failed)
-        raise CellError(f"{reasons}. Finished cells are kept; rerun the same command to resume the others.")
+    if waiting:
+        with closing(engine()) as started:
+            _run(waiting, started.jobs(jobs, len(waiting)), started, len(cells), on_progress)
     return [result for cell in cells if (result := cell.record()) is not None]
 
 
-def _gpus() -> list[str]:
-    """Names of the GPUs that this process may use."""
-    import torch
+def _run(waiting: list[Cell], jobs: int, engine: Engine, total: int, on_progress: OnGridProgress) -> None:
+    running: dict[Cell, Job] = {}
+    failed: list[Cell] = []
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                cell = waiting.pop(0)
+                running[cell] = _start(cell, engine)
+            time.sleep(_PAUSE)
+            for cell, job in list(running.items()):
+                status = job.poll()
+                if status is not None:
+                    del running[cell]
+                    failed += [cell] if status else []
+            on_progress([_progress(cell) for cell in running], total - len(waiting) - len(running))
+    finally:
+        for job in running.values():
+            job.terminate()
+    if failed:
+        reasons = "; ".join(f"{cell.name} failed: {_reason(cell)}" for cell in failed)
+        raise CellError(f"{reasons}. Finished cells are kept; rerun the same command to resume the others.")
 
-    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    numbers = [str(number) for number in range(torch.cuda.device_count())]
-    return given.split(",")[: len(numbers)] if given and numbers else numbers
 
-
-def _start(cell: Cell, gpu: str | None) -> subprocess.Popen[bytes]:
+def _start(cell: Cell, engine: Engine) -> Job:
     require_writable(cell.folder)
-    (cell.folder / "config.json").write_text(json.dumps(cell.config.to_dict(), indent=1), encoding="utf-8")
-    threads = str(cell.config.train.threads)
-    environment = os.environ | {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    if gpu is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = gpu
-    with (cell.folder / _LOG).open("wb") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "resolvent.studies.cell", str(cell.folder), str(os.getpid())],
-            stdout=log, stderr=subprocess.STDOUT, env=environment,
-        )  # fmt: skip
+    write_text(cell.folder / "config.json", json.dumps(cell.config.to_dict(), indent=1))
+    return engine.start(cell.folder.absolute(), cell.config.train.threads)
 
 
 def _progress(cell: Cell) -> CellProgress:
@@ -168,9 +157,13 @@ def _progress(cell: Cell) -> CellProgress:
 
 def _reason(cell: Cell) -> str:
     """The last line of its output."""
-    log = cell.folder / _LOG
+    log = cell.folder / LOG
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(disk_cache.NOTICE)]
+    lines = [
+        line
+        for line in text.splitlines()
+        if line.strip() and not line.startswith((disk_cache.NOTICE, process.COMPILING))
+    ]
     full = shutil.disk_usage(cell.folder).free < _MIN_FREE
     reason = lines[-1] if lines else "the disk is full" if full else "killed"
     return f"{reason} (see {log})"

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from resolvent.notebook import inline_png
 from resolvent.studies.grade import Grade
 from resolvent.studies.study import Claims, StudyFigure, StudyReport, TextTable
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 COLORS = ("#3d5a80", "#98a9c2", "#c8553d", "#e0a458", "#2a9d8f", "#7b2d8b", "#b58bc4", "#588157", "#a3b18a")
 _GRADES: dict[Grade, str] = {
@@ -54,7 +49,7 @@ def _table(table: TextTable) -> str:
 
 def _picture(figure: StudyFigure) -> str:
     title = html.escape(figure.title)
-    return f"<h2>{title}</h2><img alt='{title}' src='{_inline(figure.draw())}'>"
+    return f"<h2>{title}</h2><img alt='{title}' src='{inline_png(figure.draw())}'>"
 
 
 def _claims(claims: Claims) -> str:
@@ -74,9 +69,3 @@ def _claims(claims: Claims) -> str:
 
 def _cells(row: Iterable[str]) -> str:
     return "".join(f"<td>{html.escape(cell)}</td>" for cell in row)
-
-
-def _inline(figure: Figure) -> str:
-    memory = io.BytesIO()
-    figure.savefig(memory, format="png", dpi=130, facecolor="white")
-    return "data:image/png;base64," + base64.b64encode(memory.getvalue()).decode()

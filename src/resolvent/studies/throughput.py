@@ -19,7 +19,7 @@ from resolvent.ops.rows import Rows
 from resolvent.studies.table1 import PRESETS, run_config
 from resolvent.tasks import Copy
 from resolvent.train.loop import make_optimizer, take_step
-from resolvent.train.processes import Processes
+from resolvent.train.processes import SINGLE
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,14 @@ def throughput(
 def _measure(structure: str, batch: int, rounds: int, threads: int) -> Throughput:
     config = run_config(PRESETS["paper"], "copy", structure, 0)
     settings = dataclasses.replace(config.train, batch=batch, curriculum=0.0, threads=threads)
-    task, alone = Copy(length=128, least=128), Processes(0, 1, torch.device("cpu"))
+    task = Copy(length=128, least=128)
     models = {way: LanguageModel.seeded(config.model, 0, backend=backend) for way, backend in WAYS.items()}
     optimizers = {way: make_optimizer(model, settings) for way, model in models.items()}
     seconds: dict[str, list[float]] = {way: [] for way in [*WAYS, "task"]}
     for step in range(rounds + 1):
         for way, model in models.items():
             begin = time.perf_counter()
-            take_step(model, optimizers[way], task, settings, step, alone)
+            take_step(SINGLE.distribute(model), optimizers[way], task, settings, step)
             seconds[way].append(time.perf_counter() - begin)
         begin = time.perf_counter()
         task.batch(0, step, batch)

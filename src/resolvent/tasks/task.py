@@ -6,6 +6,7 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, Literal, Self, TypeVar
 
 from resolvent.batch import Batch
@@ -55,6 +56,9 @@ class Task(ABC):
     def epochs(self, tokens: int) -> float | None:  # noqa: ARG002
         """So many tokens as passes over the training data; None if batches are made on the fly."""
         return None
+
+    def save_files(self, folder: Path) -> None:  # noqa: B027 (most tasks have no such files)
+        """Keep what a model needs beside its weights, such as a tokenizer."""
 
     def changed(self, settings: Mapping[str, object]) -> Self:
         """With other settings."""

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Self, final
 
 from resolvent.batch import Batch
 from resolvent.tasks.task import Task, TaskError
-from resolvent.text import Corpus, TextBatches, TextError, Windows
+from resolvent.text import TOKENIZERS, Corpus, FileTokenizer, TextBatches, TextError, Windows
 
 TRAIN, HELD_OUT = "train", "validation"
 
@@ -73,6 +74,12 @@ class Text(Task):
     def windows(self, batch: int, split: str = HELD_OUT, stride: int | None = None) -> Windows:
         """A split in order, for evaluation."""
         return Windows(self.opened.split(split), self.context, batch, stride)
+
+    def save_files(self, folder: Path) -> None:
+        """A tokenizer that came in a file."""
+        tokenizer = self.opened.load_tokenizer() if self.tokenizer not in TOKENIZERS else None
+        if isinstance(tokenizer, FileTokenizer):
+            tokenizer.save(folder)
 
     def epochs(self, tokens: int) -> float:
         return tokens / self.opened.counts[TRAIN].tokens

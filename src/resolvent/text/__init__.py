@@ -6,7 +6,9 @@ from resolvent.text.corpus import Corpus
 from resolvent.text.files import TextError
 from resolvent.text.info import CorpusInfo, SplitCounts
 from resolvent.text.prepare import prepare
-from resolvent.text.tokenizer import TOKENIZERS, ByteTokenizer, GPT2Tokenizer, Tokenizer, tokenizer
+from resolvent.text.tokenizer import TOKENIZERS, ByteTokenizer, GPT2Tokenizer, Tokenizer, stored_tokenizer, tokenizer
+from resolvent.text.tokenizer_file import FileTokenizer
+from resolvent.text.train_tokenizer import train_tokenizer
 
 __all__ = [
     "TOKENIZERS",
@@ -14,6 +16,7 @@ __all__ = [
     "Corpus",
     "CorpusInfo",
     "DiskFullError",
+    "FileTokenizer",
     "GPT2Tokenizer",
     "SplitCounts",
     "TextBatches",
@@ -21,5 +24,7 @@ __all__ = [
     "Tokenizer",
     "Windows",
     "prepare",
+    "stored_tokenizer",
     "tokenizer",
+    "train_tokenizer",
 ]

@@ -13,27 +13,27 @@ from typing import final
 import numpy as np
 
 from resolvent.files import explain_full_disk
-from resolvent.text.corpus import DTYPE
 from resolvent.text.files import BLOCK, TextError, append, blocks
-from resolvent.text.info import SPLITS, SplitInfo, SplitState
+from resolvent.text.ids import Ids, token_dtype
+from resolvent.text.info import SPLITS, SplitInfo, SplitState, TokenizerInfo
 from resolvent.text.reading import Piece
-from resolvent.text.tokenizer import Ids
 
 
 @final
 class Bins:
     """One token file per split. Documents are separated by the end-of-text token: it precedes each but the first."""
 
-    def __init__(self, folder: Path, end_of_text: int, state: dict[str, SplitState] | None = None) -> None:
+    def __init__(self, folder: Path, tokenizer: TokenizerInfo, state: dict[str, SplitState] | None = None) -> None:
         """Resume from a state, or start with empty files. Raises `TextError` if the files do not match the state."""
         self._paths = {split: folder / f"{split}.bin" for split in SPLITS}
-        self._separator = np.array([end_of_text], dtype=DTYPE)
+        self._dtype = token_dtype(tokenizer.vocab_size)
+        self._separator = np.array([tokenizer.end_of_text], dtype=self._dtype)
         self._pending: dict[str, list[Ids]] = {split: [] for split in SPLITS}
         self._pending_tokens = dict.fromkeys(SPLITS, 0)
         self.state = state or {split: SplitState() for split in SPLITS}
         if state is not None:
             for split, path in self._paths.items():
-                _restore(path, state[split])
+                _restore(path, state[split], self._dtype.itemsize)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if state is None else 0)
         self._files = {split: os.open(path, flags, 0o666) for split, path in self._paths.items()}
 
@@ -87,7 +87,7 @@ class Bins:
         return splits
 
     def _write(self, split: str) -> None:
-        data = b"".join(ids.astype(DTYPE, copy=False).tobytes() for ids in self._pending[split])
+        data = b"".join(ids.astype(self._dtype, copy=False).tobytes() for ids in self._pending[split])
         with explain_full_disk(self._paths[split]):
             append(self._files[split], data)
         self.state[split].crc = zlib.crc32(data, self.state[split].crc)
@@ -95,9 +95,9 @@ class Bins:
         self._pending_tokens[split] = 0
 
 
-def _restore(path: Path, state: SplitState) -> None:
+def _restore(path: Path, state: SplitState, itemsize: int) -> None:
     """Truncate a token file to the length in the state, and verify its checksum."""
-    length = DTYPE.itemsize * state.tokens
+    length = itemsize * state.tokens
     if not path.is_file() or path.stat().st_size < length:
         raise TextError(f"{path} is shorter than expected")
     os.truncate(path, length)

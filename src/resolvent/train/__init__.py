@@ -10,11 +10,11 @@ from resolvent.train.config import RunConfig, TrainConfig
 from resolvent.train.record import Record
 
 if TYPE_CHECKING:
-    from resolvent.train.loop import DivergedError, Progress, train
+    from resolvent.train.loop import Control, DivergedError, Progress, StoppedError, train
 
-__all__ = ["DivergedError", "Progress", "Record", "RunConfig", "TrainConfig", "train"]
+__all__ = ["Control", "DivergedError", "Progress", "Record", "RunConfig", "StoppedError", "TrainConfig", "train"]
 
-_NEEDS_TORCH = ("DivergedError", "Progress", "train")
+_NEEDS_TORCH = ("Control", "DivergedError", "Progress", "StoppedError", "train")
 
 
 def __getattr__(name: str) -> object:

@@ -26,10 +26,10 @@ from resolvent.model import LanguageModel
 from resolvent.tensor_files import UNSEALED, TensorFile, differences, read_header, seal, seal_is_broken
 from resolvent.train import shards
 from resolvent.train.processes import Processes
-from resolvent.train.state import SavedRun
+from resolvent.train.state import CHECKPOINT, SHARDS, SavedRun
 from resolvent.untrusted import parse
 
-FILE, FOLDER = "checkpoint.safetensors", "checkpoints"
+FILE, FOLDER = CHECKPOINT, SHARDS
 FORMAT, VERSION = "resolvent-checkpoint", 2
 _ADVICE = "delete it to begin the run again."
 
@@ -38,7 +38,7 @@ def write(
     folder: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, run: SavedRun, processes: Processes
 ) -> None:
     """Into the folder of a run. A checkpoint of the other kind is older, and is removed."""
-    if run.config.train.parallel == "shard":
+    if run.config.train.sharded:
         shards.save(folder / FOLDER, model, optimizer, run, processes)
         if processes.first:
             (folder / FILE).unlink(missing_ok=True)
@@ -70,6 +70,35 @@ def read(
     else:
         _load(single, model, optimizer)
     return single.run
+
+
+@dataclass(frozen=True)
+class LatestCheckpoint:
+    """What a run would resume from: the file that says so, and what it says of the run."""
+
+    path: Path
+    run: SavedRun
+
+
+def latest(folder: Path) -> LatestCheckpoint | None:
+    """The latest checkpoint in the folder of a run, without its tensors; None if there is none."""
+    sharded, single = shards.latest(folder / FOLDER), _read(folder / FILE)
+    if sharded is not None and (single is None or sharded.run.state.step > single.run.state.step):
+        return LatestCheckpoint(sharded.folder / shards.STATE, sharded.run)
+    return None if single is None else LatestCheckpoint(folder / FILE, single.run)
+
+
+def exists(folder: Path) -> bool:
+    """Whether a run would resume from something in this folder."""
+    return (folder / FILE).exists() or (folder / FOLDER / shards.LATEST).exists()
+
+
+def of_file(path: Path) -> LatestCheckpoint:
+    """What a checkpoint in one file says of its run."""
+    checkpoint = _read(path)
+    if checkpoint is None:
+        raise FileNotFoundError(f"expected a checkpoint, and {path} does not exist.")
+    return LatestCheckpoint(path, checkpoint.run)
 
 
 def remove(folder: Path) -> None:

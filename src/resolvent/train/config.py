@@ -15,10 +15,10 @@ from resolvent.patterns.checks import require_length
 from resolvent.tasks import Task, task
 
 PRECISIONS = ("float32", "bfloat16", "float16")
-PARALLEL = ("replicate", "shard")
+PARALLEL = ("replicate", "shard", "hybrid")
 _MOST_THREADS = 4096
-_SECTIONS = ("model", "task", "train")
-_LENGTHS = ("task.length", "task.least", "task.context")  # in tokens: 2k is 2,048 there, as everywhere
+SECTIONS = ("model", "task", "train")
+LENGTHS = ("task.length", "task.least", "task.context")  # in tokens: 2k is 2,048 there, as everywhere
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,11 @@ class TrainConfig:
     solved         stop when this accuracy on full sizes is reached at an evaluation; None to train to the end
     patience       consecutive skipped steps (not finite, or spikes) before the run is given up
     threads        of torch and the kernels: part of the config, since sums of different order differ in their last bits
-    parallel       on several processes, weights and moments are copied to each ("replicate") or sharded ("shard")
+    parallel       on several processes, weights and moments are copied to each ("replicate"), sharded ("shard"), or
+                   sharded within groups and copied between them ("hybrid")
+    shard_group    processes in such a group; None for those of a machine
+    start          run, model or checkpoint whose weights training starts from [default: initial weights of the seed]
+    start_sha256   digest of those weights, filled in by `RunConfig.prepared`
     """
 
     steps: Positive = 1000
@@ -61,6 +65,9 @@ class TrainConfig:
     patience: Positive = 10
     threads: Positive = 1
     parallel: str = "replicate"
+    shard_group: Positive | None = None
+    start: str = ""
+    start_sha256: str = ""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -78,6 +85,11 @@ class TrainConfig:
         for name, choices in (("precision", PRECISIONS), ("parallel", PARALLEL)):
             if (value := getattr(self, name)) not in choices:
                 raise SettingError(f"expected {name} {' or '.join(choices)}, got {value!r}.{closest(value, choices)}")
+
+    @property
+    def sharded(self) -> bool:
+        """Whether checkpoints are in shards."""
+        return self.parallel != "replicate"
 
     def divisor(self, step: int) -> int:
         """What sizes are divided by at a step, from 0."""
@@ -108,28 +120,53 @@ class RunConfig:
                 f"got {self.model.vocab_size:,}."
             )
 
+    @property
+    def title(self) -> str:
+        """What is trained on what."""
+        return f"{self.model.pattern_label} on {self.task.name}"
+
     def prepared(self) -> RunConfig:
-        """With the task prepared: its settings complete, its files open."""
-        return dataclasses.replace(self, task=self.task.prepared())
+        """With the task prepared: its settings complete, its files open; and with the digest of the initial weights."""
+        config = dataclasses.replace(self, task=self.task.prepared())
+        if not self.train.start or self.train.start_sha256:
+            return config
+        from resolvent.train.model_source import open_model  # torch, where weights are read alone
+
+        digest = open_model(self.train.start).sha256
+        return dataclasses.replace(config, train=dataclasses.replace(self.train, start_sha256=digest))
+
+    def with_steps(self, steps: int) -> RunConfig:
+        return dataclasses.replace(self, train=dataclasses.replace(self.train, steps=steps))
 
     def to_dict(self) -> dict[str, dict[str, object]]:
-        return {"model": self.model.to_dict(), "task": self.task.settings(), "train": dataclasses.asdict(self.train)}
+        train = dataclasses.asdict(self.train)
+        if not self.train.start:  # as in files of runs from before there was a choice
+            del train["start"], train["start_sha256"]
+        return {"model": self.model.to_dict(), "task": self.task.settings(), "train": train}
+
+    def flat(self) -> dict[str, object]:
+        """All settings by their names in full, such as `train.steps`, as JSON has them."""
+        return {
+            f"{section}.{key}": value for section, settings in _plain(self).items() for key, value in settings.items()
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> RunConfig:
-        check_names(values, _SECTIONS, "a run", optional=())
-        model, settings, train = (as_mapping(values[section], section) for section in _SECTIONS)
+        check_names(values, SECTIONS, "a run", optional=())
+        model, settings, train = (as_mapping(values[section], section) for section in SECTIONS)
         name = as_text(settings.pop("name", None), "the name of the task")
         return cls(ModelConfig.from_dict(model), task(name, settings), TrainConfig.from_dict(train))
 
     def differences(self, saved: RunConfig) -> str:
         """Settings that differ from those of a saved run: empty if this is that run.
 
-        It may continue with another `parallel`, which leaves its numbers as they are but for rounding, and with a
-        corpus that has been moved.
+        It may continue with another `parallel` or `shard_group`, which leave its numbers as they are but for rounding,
+        and with a corpus or initial weights that have been moved.
         """
         own, other = _plain(self), _plain(saved)
-        other["train"]["parallel"] = own["train"]["parallel"]
+        other["train"] |= {name: own["train"][name] for name in ("parallel", "shard_group")}
+        for train in (own["train"], other["train"]):
+            train.pop("start", None)  # the digest says which weights
         if "sha256" in own["task"] and "corpus" in other["task"]:
             other["task"]["corpus"] = own["task"]["corpus"]
         return ", ".join(
@@ -142,7 +179,7 @@ class RunConfig:
     def changed(self, assignments: Sequence[str]) -> RunConfig:
         """With settings such as `train.steps=500` or `model.dim=64` changed."""
         values = self.to_dict()
-        changes: dict[str, dict[str, object]] = {section: {} for section in _SECTIONS}
+        changes: dict[str, dict[str, object]] = {section: {} for section in SECTIONS}
         for assignment in assignments:
             name, equals, text = assignment.partition("=")
             section, dot, key = name.strip().partition(".")
@@ -154,10 +191,20 @@ class RunConfig:
                     f"unknown setting '{section}.{key}': expected {', '.join(known)}.{closest(key, known)}"
                 )
             changes[section][key] = _parse(text.strip(), values[section][key], name)
+        return self.updated(changes)
+
+    def updated(self, changes: Mapping[str, Mapping[str, object]]) -> RunConfig:
+        """With the settings of some sections changed; a task keeps its name."""
+        check_names(changes, SECTIONS, "a run", optional=SECTIONS)
+        given = {section: dict(changes.get(section, {})) for section in SECTIONS}
+        kind = given["task"].pop("name", self.task.name)
+        if kind != self.task.name:
+            raise SettingError(f"expected settings of the task {self.task.name}, got those of {kind}.")
+        check_names(given["task"], field_names(type(self.task)), f"the task {kind}")
         return RunConfig(
-            ModelConfig.from_dict(values["model"] | changes["model"]),
-            self.task.changed(changes["task"]),
-            TrainConfig.from_dict(values["train"] | changes["train"]),
+            ModelConfig.from_dict(self.model.to_dict() | given["model"]),
+            self.task.changed(given["task"]),
+            TrainConfig.from_dict(dataclasses.asdict(self.train) | given["train"]),
         )
 
 
@@ -173,7 +220,7 @@ def _parse(text: str, previous: object, name: str) -> object:
         value = untrusted.parse(text)
     except ValueError:
         value = text
-    if name.strip() in _LENGTHS and isinstance(value, str):
+    if name.strip() in LENGTHS and isinstance(value, str):
         return require_length(value)
     if previous is None or value is None or not isinstance(previous, bool | int | float):
         return value

@@ -5,40 +5,62 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from resolvent.model import LanguageModel
-from resolvent.tasks import Measure
+from resolvent.tasks import Measure, Text
 from resolvent.tasks.text import require_text
 from resolvent.train.accuracy import accuracy
 from resolvent.train.config import RunConfig
-from resolvent.train.perplexity import on_text
+from resolvent.train.perplexity import announced, on_text
 from resolvent.train.processes import Processes
 from resolvent.train.record import Evaluation
 
+Advance = Callable[[], None]
+
 
 def evaluate(
-    model: LanguageModel, config: RunConfig, processes: Processes, *, quick: bool = False
+    model: LanguageModel, config: RunConfig, processes: Processes, *, quick: bool = False,
+    on_batch: Callable[[int, int], None] = lambda *_: None,
 ) -> Evaluation:  # fmt: skip
-    """On what was not trained on; if `quick`, on the first `eval_batches` of a text alone."""
-    evaluation = EVALUATORS[config.task.measure](model, config, processes, quick)
+    """On what was not trained on; if `quick`, on the first `eval_batches` of a text alone.
+
+    `on_batch` is called with the batches done, and how many there are.
+    """
+    done, total = 0, _batches(config, quick)
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        on_batch(done, total)
+
+    evaluation = EVALUATORS[config.task.measure](model, config, processes, quick, advance)
     processes.reshard(model)
     return evaluation
 
 
-def _accuracy(model: LanguageModel, config: RunConfig, processes: Processes, _: bool) -> Evaluation:
+def _batches(config: RunConfig, quick: bool) -> int:
+    settings, task = config.train, config.task
+    if quick or not isinstance(task, Text):
+        return settings.eval_batches
+    return len(task.windows(settings.batch))
+
+
+def _accuracy(model: LanguageModel, config: RunConfig, processes: Processes, _: bool, advance: Advance) -> Evaluation:
     """Sequences are made on the fly, so that any number of them is a sample."""
     settings = config.train
-    batches = config.task.held_out(settings.seed, settings.batch, settings.eval_batches)
+    batches = announced(config.task.held_out(settings.seed, settings.batch, settings.eval_batches), advance)
     return accuracy(model, batches, precision=settings.precision, processes=processes,
                     micro_batches=settings.accumulate)  # fmt: skip
 
 
-def _perplexity(model: LanguageModel, config: RunConfig, processes: Processes, quick: bool) -> Evaluation:
+def _perplexity(
+    model: LanguageModel, config: RunConfig, processes: Processes, quick: bool, advance: Advance
+) -> Evaluation:  # fmt: skip
     settings = config.train
     batches = settings.eval_batches if quick else None
     return on_text(model, require_text(config.task), settings.batch, precision=settings.precision, batches=batches,
-                   processes=processes, micro_batches=settings.accumulate)  # fmt: skip
+                   processes=processes, micro_batches=settings.accumulate, advance=advance)  # fmt: skip
 
 
-EVALUATORS: dict[Measure, Callable[[LanguageModel, RunConfig, Processes, bool], Evaluation]] = {
+EVALUATORS: dict[Measure, Callable[[LanguageModel, RunConfig, Processes, bool, Advance], Evaluation]] = {
     "accuracy": _accuracy,
     "perplexity": _perplexity,
 }

@@ -45,7 +45,7 @@ def on_text(
     divide by the bytes of the text that the targets stand for: all of the split's, or the same share of them. `advance`
     is called after every batch.
     """
-    windows = _announced(islice(text.windows(batch, split, stride), batches), advance)
+    windows = announced(islice(text.windows(batch, split, stride), batches), advance)
     mean = mean_loss(model, windows, precision=precision, processes=processes, micro_batches=micro_batches)
     counts = text.opened.counts[split]
     size = counts.bytes * mean.tokens / max(counts.tokens - 1, 1)
@@ -96,7 +96,8 @@ def _by_position(sums: npt.NDArray[np.float64]) -> Iterator[Slice]:
             yield Slice(first, after - 1, int(count), loss / count)
 
 
-def _announced(batches: Iterable[Batch], advance: Callable[[], None]) -> Iterator[Batch]:
+def announced(batches: Iterable[Batch], advance: Callable[[], None]) -> Iterator[Batch]:
+    """The batches; `advance` is called when one has been used."""
     for batch in batches:
         yield batch
         advance()

@@ -1,11 +1,13 @@
 """Several processes that train one model, started by torchrun: each takes its share of every batch.
 
-Weights are replicated on every process ("replicate"), or each process holds a shard of every weight, of its gradient
-and its moments, and a block's weights are gathered while it runs ("shard", torch's FSDP2).
+replicate  All weights are on every process. torch's DistributedDataParallel sums gradients over processes in buckets,
+           while the backward pass computes the next, and the optimizer reads them in those buckets: there is no copy.
+shard      Each process holds a shard of every weight, of its gradient and of its moments, and a block's weights are
+           gathered while it runs (torch's FSDP2).
+hybrid     Weights are sharded within groups of processes, such as the GPUs of one machine, and replicated between
+           groups: weights are gathered within a group, and only the shards of gradients are summed between groups.
 
-Replicated gradients are all-reduced in one message after the last micro-batch of a step. The sum is that of torch's
-DistributedDataParallel, without a wrapper around the model, whose loss is not its `forward`. The cost is waiting for
-that message; "shard" overlaps communication with computation, and is meant for machines where that matters.
+All three are one number, `shards`: the processes that hold one copy of the weights between them.
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from resolvent.errors import SettingError
 from resolvent.model import LanguageModel
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
+    from torch.futures import Future
 
 
 @dataclass(frozen=True)
@@ -34,23 +39,24 @@ class Processes:
     rank: int
     count: int
     device: torch.device
-    sharded: bool = False
+    shards: int = 1
 
     @classmethod
     @contextmanager
-    def init(cls, parallel: str = "replicate") -> Iterator[Processes]:
+    def init(cls, parallel: str = "replicate", shard_group: int | None = None) -> Iterator[Processes]:
         """Initialize the process group if torchrun started this process, or use the one that exists."""
         count, rank = int(os.environ.get("WORLD_SIZE", "1")), process_rank()
         device = default_device(int(os.environ.get("LOCAL_RANK", "0")))
         initialized = dist.is_available() and dist.is_initialized()
         if initialized:
             rank, count = dist.get_rank(), dist.get_world_size()
+        shards = _shards(parallel, shard_group, count)
         if count > 1 and device.type == "cuda":
             torch.cuda.set_device(device)
         if count > 1 and not initialized:
             dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
         try:
-            yield cls(rank, count, device, parallel == "shard" and count > 1)
+            yield cls(rank, count, device, shards)
         finally:
             if count > 1 and not initialized:
                 dist.destroy_process_group()
@@ -58,6 +64,10 @@ class Processes:
     @property
     def first(self) -> bool:
         return self.rank == 0
+
+    @property
+    def sharded(self) -> bool:
+        return self.shards > 1
 
     def slices(self, rows: int, micro_batches: int = 1) -> list[slice]:
         """Its rows of a batch, in up to so many micro-batches: as many on every process, since all gather weights."""
@@ -93,18 +103,28 @@ class Processes:
                 "expected a folder that all of them share. If they do, start them again."
             )
 
-    def shard_model(self, model: LanguageModel) -> None:
-        """Leave its shard of the weights on each process, if they are to be sharded.
+    def distribute(self, model: LanguageModel) -> DistributedModel:
+        """Replicate or shard its weights, in place."""
+        replica = None
+        if self.sharded:
+            self._shard(model)
+        elif self.count > 1:
+            replica = DistributedDataParallel(_Loss(model), gradient_as_bucket_view=True)
+            replica.register_comm_hook(None, lambda _, bucket: _start_sum(bucket.buffer()))
+        return DistributedModel(model, self, replica)
+
+    def _shard(self, model: LanguageModel) -> None:
+        """Leave its shard of the weights on each process.
 
         Blocks are gathered one by one; the root has the embedding, which the head reads, too: it stays gathered from
         the beginning of a forward pass to the end of the backward pass, or to `reshard`.
         """
-        if not self.sharded:
-            return
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
-        mesh = init_device_mesh(self.device.type, (self.count,))
+        replicas = self.count // self.shards
+        shape = (self.count,) if replicas == 1 else (replicas, self.shards)
+        mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=("replicas", "shards")[-len(shape) :])
         for block in model.blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
@@ -118,25 +138,7 @@ class Processes:
     def reshard(self, model: LanguageModel) -> None:
         """Drop what passes without a backward pass have gathered."""
         if self.sharded:
-            root: FSDPModule = model  # type: ignore[assignment]  # what `shard_model` made of it
-            root.reshard()
-
-    def reduce_gradients(self, model: nn.Module) -> None:
-        """Sum gradients over processes in one message; sharded ones have been summed in the backward pass."""
-        if self.count == 1 or self.sharded:
-            return
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        flat = torch.cat([g.flatten() for g in gradients])
-        dist.all_reduce(flat)
-        for g, total in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-            g.copy_(total.view_as(g))
-
-    def clip_gradients(self, model: nn.Module, max_norm: float) -> float:
-        """Scale the gradient to at most this norm, over all weights wherever they are; the norm before."""
-        norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
-        norm = _full_tensor(norm)
-        nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, norm)
-        return float(norm)
+            _fsdp(model).reshard()
 
     def gather_model(self, model: LanguageModel) -> LanguageModel:
         """The model with full weights on the first process, and without weights on others; all must call this."""
@@ -156,6 +158,56 @@ class Processes:
 SINGLE = Processes(0, 1, torch.device("cpu"))
 
 
+@dataclass(frozen=True, eq=False)
+class DistributedModel:
+    """A model that all processes train: gradients are summed over them during the backward pass of its loss."""
+
+    model: LanguageModel
+    processes: Processes
+    replica: DistributedDataParallel | None = None
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        loss: Tensor = (self.replica or self.model.loss)(tokens, targets)
+        return loss
+
+    @contextmanager
+    def micro_batch(self, *, last: bool) -> Iterator[None]:
+        """Around the forward and backward pass of a micro-batch: replicas wait for the last before they sum.
+
+        Shards are summed in each pass: gradients of all weights together, which would have to be kept until the last
+        one, may not fit where weights do not.
+        """
+        if self.replica is not None and not last:
+            with self.replica.no_sync():
+                yield
+            return
+        if 1 < self.processes.shards < self.processes.count:
+            _fsdp(self.model).set_requires_all_reduce(last)
+        yield
+
+    def clip_gradients(self, max_norm: float) -> float:
+        """Scale the gradient to at most this norm, over all weights wherever they are; the norm before."""
+        parameters = list(self.model.parameters())
+        norm = _full_tensor(nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+        nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+        return float(norm)
+
+    def zero_gradients(self) -> None:
+        """Replicas keep gradients, which are the buckets that messages are sent from; others drop them."""
+        self.model.zero_grad(set_to_none=self.replica is None)
+
+
+class _Loss(nn.Module):
+    """The loss as a forward pass, which DistributedDataParallel needs to see."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        return self.model.loss(tokens, targets)
+
+
 def default_device(local: int = 0) -> torch.device:
     """The GPU with this number, or the CPU if there are none."""
     return torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
@@ -164,6 +216,34 @@ def default_device(local: int = 0) -> torch.device:
 def process_rank() -> int:
     """The number of this process among those that torchrun started; 0 if it did not."""
     return int(os.environ.get("RANK", "0"))
+
+
+def _shards(parallel: str, shard_group: int | None, count: int) -> int:
+    """Processes that hold one copy of the weights between them; in a hybrid, those of a machine by default."""
+    if parallel == "replicate" or count == 1:
+        return 1
+    if parallel == "shard":
+        return count
+    shards = shard_group or int(os.environ.get("LOCAL_WORLD_SIZE", count))
+    if count % shards:
+        raise SettingError(
+            f"expected train.shard_group to divide the {count} processes, got groups of {shards}"
+            f"{'' if shard_group else ', the processes on this machine'}."
+        )
+    return shards
+
+
+def _start_sum(gradients: Tensor) -> Future[Tensor]:
+    """Sum over processes, not the mean that torch would take: each process has its weight in the loss."""
+    work = dist.all_reduce(gradients, async_op=True)
+    assert work is not None  # this process is in the group
+    total: Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
+    return total
+
+
+def _fsdp(model: LanguageModel) -> FSDPModule:
+    """The model as what sharding has made of it."""
+    return model  # type: ignore[return-value]
 
 
 def _full_tensor(value: Tensor) -> Tensor:

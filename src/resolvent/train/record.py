@@ -18,6 +18,7 @@ from resolvent.fields import (
     Amount,
     Count,
     Share,
+    as_integers,
     as_list,
     as_mapping,
     as_row,
@@ -79,6 +80,9 @@ class AccuracyEvaluation:
     def value(self) -> float:
         return self.accuracy
 
+    def __repr__(self) -> str:
+        return f"AccuracyEvaluation({self})"
+
     def __str__(self) -> str:
         return f"accuracy {self.accuracy:.4f} per token, {self.sequence_accuracy:.4f} per sequence"
 
@@ -115,6 +119,9 @@ class TextEvaluation:
     @property
     def value(self) -> float:
         return self.perplexity
+
+    def __repr__(self) -> str:
+        return f"TextEvaluation({self})"
 
     def __str__(self) -> str:
         return f"perplexity {self.perplexity:.2f}, {self.bits_per_byte:.3f} bits per byte on {self.split}"
@@ -170,7 +177,9 @@ class Environment:
 @final
 @dataclass(frozen=True)
 class Record:
-    """A finished run. `lengths` has evaluations in other contexts than the one trained on, where there are any."""
+    """A finished run. `lengths` has evaluations in other contexts than the one trained on, where there are any;
+    `extended_at` the steps after which it was given more of them than it was begun with.
+    """
 
     config: RunConfig
     environment: Environment
@@ -183,6 +192,7 @@ class Record:
     evaluation: Evaluation
     curve: tuple[CurvePoint, ...]
     lengths: tuple[TextEvaluation, ...] = ()
+    extended_at: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -195,6 +205,14 @@ class Record:
     def tokens_per_second(self) -> float:
         return self.tokens / max(self.seconds, 1e-9)
 
+    def __repr__(self) -> str:
+        return f"Record({self.config.title}, seed {self.seed}: {self.evaluation}; {self.steps:,} steps)"
+
+    def _repr_html_(self) -> str:
+        from resolvent.train.record_table import record_table
+
+        return record_table(self)
+
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         values = {name: getattr(self, name) for name in field_names(type(self))} | {
@@ -203,8 +221,9 @@ class Record:
             "evaluation": self.evaluation.to_dict(),
             "lengths": [each.to_dict() for each in self.lengths],
         }
-        if not self.lengths:
-            del values["lengths"]
+        for name in ("lengths", "extended_at"):
+            if not values[name]:
+                del values[name]
         return {"format": FORMAT, "version": VERSION, **values}
 
     @classmethod
@@ -213,7 +232,7 @@ class Record:
         values = as_mapping(content, "a run's record")
         if check_format(values, FORMAT, (1, VERSION), "a run's record") == 1:
             values = version1.record(values)
-        check_names(values, field_names(cls), "a run's record", optional=("lengths",))
+        check_names(values, field_names(cls), "a run's record", optional=("lengths", "extended_at"))
         config = RunConfig.from_dict(as_mapping(values["config"], "config"))
         evaluation = _EVALUATIONS[config.task.measure]
         made = {
@@ -225,6 +244,7 @@ class Record:
                 TextEvaluation.from_dict(as_mapping(each, "an evaluation"))
                 for each in as_list(values.get("lengths", ()), "lengths")
             ),
+            "extended_at": tuple(as_integers(values.get("extended_at", ()), "extended_at")),
         }
         make: Callable[..., Record] = cls  # which checks its values
         return make(**{**values, **made})

@@ -57,7 +57,7 @@ def require() -> None:
         from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            f"parallel=shard needs a torch that writes checkpoints of many processes as safetensors: "
+            f"parallel=shard and hybrid need a torch that writes checkpoints of many processes as safetensors: "
             f"pip install -U torch (this is {torch.__version__}), or use parallel=replicate."
         ) from error
 

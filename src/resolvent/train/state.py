@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import final
 
 from resolvent.errors import SettingError
-from resolvent.fields import Amount, Count, as_mapping, check_names, check_types, field_names
+from resolvent.fields import Amount, Count, as_integers, as_mapping, check_names, check_types, field_names
 from resolvent.train import version1
 from resolvent.train.config import RunConfig
 from resolvent.train.record import CurvePoint, curve_from
 
+CHECKPOINT, SHARDS = "checkpoint.safetensors", "checkpoints"  # in the folder of a run: a file, or a folder of shards
 _SCALE_PATIENCE = 2000
 
 
@@ -23,6 +24,7 @@ class TrainState:
 
     average_norm  a running average of the gradient's norm
     loss_scale    what the loss is multiplied by in float16; `scale_age`: steps since it changed
+    extended_at   steps after which the run was given more of them than it was begun with
     """
 
     step: Count = 0
@@ -35,6 +37,7 @@ class TrainState:
     solved_at: Count | None = None
     loss_scale: Amount = 65536.0
     scale_age: Count = 0
+    extended_at: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -49,9 +52,10 @@ class TrainState:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> TrainState:
-        check_names(values, field_names(cls), "the state of a run", optional=("loss_scale", "scale_age"))
+        check_names(values, field_names(cls), "the state of a run", optional=("loss_scale", "scale_age", "extended_at"))
+        extended = tuple(as_integers(values.get("extended_at", ()), "extended_at"))
         make: Callable[..., TrainState] = cls  # which checks its values
-        return make(**{**values, "curve": curve_from(values["curve"])})
+        return make(**{**values, "curve": curve_from(values["curve"]), "extended_at": extended})
 
 
 @final
@@ -72,6 +76,7 @@ class SavedRun:
             ("scale_age", state.scale_age, state.step),
             ("solved_at", state.solved_at or 0, state.step),
             ("the last step of the curve", max(points, default=0), state.step),
+            ("extended_at", max(state.extended_at, default=0), state.step),
         ):
             if value > most:
                 raise SettingError(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Self, final
 
 from torch import Tensor
 
+from resolvent.notebook import kib
 from resolvent.ops.cache.base import Cache, Change, Layout, check_tensor_names
 from resolvent.patterns.strides import Integers
 
@@ -70,8 +72,13 @@ class Caches(Cache, Mapping[str, Cache]):
         for name, child in self.items():
             child.fill({own: tensors[f"{name}/{own}"] for own in child.tensors})
 
-    def __repr__(self) -> str:
-        return f"Caches({self.children})"
+    @property
+    def content(self) -> str:
+        kinds = Counter(child.content for child in self.values())
+        return "; ".join(f"{count} × ({kind})" if count > 1 else kind for kind, count in kinds.items())
+
+    def _listed(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        return ("cache", "of", "size"), [(name, child.content, kib(child.nbytes)) for name, child in self.items()]
 
     def _changed(self, change: Change) -> Self:
         return type(self)({name: child._changed(change) for name, child in self.items()})

@@ -67,8 +67,9 @@ class ScanState(TensorCache):
             raise ValueError(f"expected a position for each row, got {len(positions):,}.")
         return cls(tensors, positions)
 
-    def __repr__(self) -> str:
-        return f"ScanState({shapes(self.tensors)}, positions={self.positions.tolist()})"
+    @property
+    def content(self) -> str:
+        return " and ".join(self.tensors) + ", whatever the tokens"
 
     def _rewinds_freely(self, target: int | None = None) -> bool:  # noqa: ARG002
         return False

@@ -76,11 +76,10 @@ class DecodeCache(TensorCache):
         self.expiry = np.full((batch, slots), -1, dtype=np.int64)  # the last token that reads what a slot holds
         self.snapshots = []
 
-    def __repr__(self) -> str:
-        seen = ", ".join(map(str, self.positions[:8])) + (", …" if self.batch > 8 else "")
-        return (
-            f"DecodeCache({self.signature}, batch {self.batch}, {self.slots} slots, {self.nbytes:,} bytes, seen {seen})"
-        )
+    @property
+    def content(self) -> str:
+        made_for = "" if self.max_tokens is None else f" for {self.max_tokens:,} tokens"
+        return f"{self.pattern}, {self.slots:,} slots{made_for}"
 
     def _zeros(self, name: str, slots: int) -> Tensor:
         heads, width = _tensor_sizes(name, self.heads, self.kv_heads, self.dim, self.key_dim)
@@ -133,7 +132,7 @@ class DecodeCache(TensorCache):
             positions, expiry = positions[:1], expiry[:1]
         if self.pattern.contiguous_columns:  # whatever is still alive
             alive = expiry >= positions[:, None]
-            return np.nonzero(alive)[1], np.concatenate([_ZERO, alive.sum(1).cumsum()])
+            return np.ascontiguousarray(np.nonzero(alive)[1]), np.concatenate([_ZERO, alive.sum(1).cumsum()])
         listed = [_slots_read(self.pattern, position) for position in positions.tolist()]
         if len(listed) == 1:
             return listed[0], np.array([0, len(listed[0])])

@@ -1,6 +1,7 @@
-"""The fast backend for a CPU: Numba kernels over sequences and heads, driven by a pool of threads."""
+"""The fast backend for a CPU: compiled kernels over sequences and heads, on torch's own threads."""
 
 from resolvent.ops.backend import Request
+from resolvent.ops.cpu.ahead import prepare
 from resolvent.ops.cpu.decode import step
 from resolvent.ops.cpu.mix import backward, forward, mix, saved_like
 from resolvent.ops.cpu.solve import solve
@@ -20,4 +21,4 @@ def preference(request: Request) -> str | None:
     return "the tensors are on a CPU, and compiled kernels cover every pattern there"
 
 
-__all__ = ["NAME", "backward", "forward", "mix", "preference", "refusal", "saved_like", "solve", "step"]
+__all__ = ["NAME", "backward", "forward", "mix", "preference", "prepare", "refusal", "saved_like", "solve", "step"]

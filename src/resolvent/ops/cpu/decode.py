@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from resolvent.kernels import UNIT, Kernel
 from resolvent.ops import portable
 from resolvent.ops.backend import Token
-from resolvent.ops.cpu.kernels.decode import decode, keep
-from resolvent.ops.cpu.kernels.vectors import UNIT
 from resolvent.ops.cpu.layout import as_array, scalar, span
 from resolvent.ops.cpu.threads import in_threads
 from resolvent.ops.inputs import Inputs
 
+decode, keep = Kernel("decode.decode"), Kernel("decode.keep")
 _WORTH_THREADS = 4096  # reads × heads of a single token, below which waking a thread costs more than it saves
 _NOTHING = {dtype: torch.empty(0, dtype=dtype) for dtype in (torch.float32, torch.float64)}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from resolvent.ops.cpu.kernels.vectors import UNIT
+from resolvent.kernels import UNIT
 
 
 def padded_rows(t: Tensor) -> Tensor:
@@ -21,7 +21,7 @@ def padded_rows(t: Tensor) -> Tensor:
 
 def as_array(t: Tensor) -> npt.NDArray[np.generic]:
     """All elements in a row, which are the tensor's own memory if it is contiguous."""
-    return t.reshape(-1).resolve_neg().numpy()  # some views stand for the negative of what memory holds
+    return t.reshape(-1).contiguous().resolve_neg().numpy()  # some views stand for the negative of what memory holds
 
 
 def span(d: int, t: Tensor) -> tuple[int, ...]:

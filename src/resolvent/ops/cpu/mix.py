@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from resolvent.kernels import STATS, UNIT, Kernel
 from resolvent.ops import portable
 from resolvent.ops.autograd import VmapInfo, map_in_front
-from resolvent.ops.cpu.kernels import backward as backward_kernel
-from resolvent.ops.cpu.kernels import forward as forward_kernel
-from resolvent.ops.cpu.kernels import scatter as scatter_kernel
-from resolvent.ops.cpu.kernels.vectors import UNIT
 from resolvent.ops.cpu.layout import as_array, padded_rows, scalar, span
 from resolvent.ops.cpu.memory import empty_like
 from resolvent.ops.cpu.plan import kernel_plan
@@ -30,6 +26,7 @@ if TYPE_CHECKING:
     from resolvent.ops.autograd import Context
 
 Array = npt.NDArray[np.generic]
+_forward, _backward, _scatter = Kernel("forward.forward"), Kernel("backward.backward"), Kernel("scatter.backward")
 _LARGEST_AREA = 1 << 21  # weights of a block's rows that are kept at once, where rows are very wide
 
 
@@ -124,14 +121,14 @@ def forward(inputs: Sequence[Tensor], rows: Rows, scale: float, y_known: Tensor 
         y[:, :, : rows.known] = padded_rows(y_known.detach())
     stats = saved_like(inputs).zero_()  # not all are written, and none may be random
     sweep = _Sweep(rows, padded[0], padded[1], scale)
-    sweep.run(forward_kernel.forward, [*padded, gate.contiguous(), y, stats], sweep.forward_scratch)
+    sweep.run(_forward, [*padded, gate.contiguous(), y, stats], sweep.forward_scratch)
     return (y if y.shape[-1] == d else y[..., :d].contiguous()), stats
 
 
 def saved_like(inputs: Sequence[Tensor]) -> Tensor:
     """A few numbers of each row's softmax."""
     gate = inputs[5]
-    return gate.new_empty((*gate.shape, forward_kernel.STATS))
+    return gate.new_empty((*gate.shape, STATS))
 
 
 def backward(
@@ -154,9 +151,9 @@ def backward(
     written = [dx, *(t if t.is_contiguous() else t[..., :0] for t in (dqa, dka, dqb, dkb)), dgate, dy_known]
     stored = [*padded, gate.contiguous(), padded_rows(y.detach()), saved, padded_rows(grad_y.detach())]
     if rows.general:
-        sweep.run(scatter_kernel.backward, [*stored, *written], sweep.scatter_scratch)
+        sweep.run(_scatter, [*stored, *written], sweep.scatter_scratch)
     else:
-        sweep.run(backward_kernel.backward, [*stored, *written], sweep.backward_scratch)
+        sweep.run(_backward, [*stored, *written], sweep.backward_scratch)
     return dx[..., :d], *(t[..., :dk] for t in (dqa, dka, dqb, dkb)), dgate, dy_known[..., :d]
 
 
@@ -176,15 +173,15 @@ class _Sweep:
         most = _LARGEST_AREA // (self.plan.widest + 1) // UNIT * UNIT
         self.block = max(min(self.block, -(-rows.longest // UNIT) * UNIT, most), UNIT)
 
-    def run(self, kernel: Callable[..., None], tensors: list[Tensor], scratch: Callable[[], list[Array]]) -> None:
+    def run(self, kernel: Kernel, tensors: list[Tensor], scratch: Callable[[], list[Array]]) -> None:
         p, rows = self.plan, self.rows
         arrays = [as_array(t) for t in tensors]
-        back = kernel is backward_kernel.backward
+        back = kernel is _backward
         shape = [p.offsets, p.table, p.starts, p.widths, *((p.within, p.last_reader) if back else ())]
         shape += [p.cuts, rows.known]
         shape += [p.widest, self.d, self.dk, span(self.d, self.x), span(self.dk, self.x)]
         shape += [self.scale, rows.pattern.direct == "all", rows.pattern.recurrent, self.block, self.group]
-        in_threads(partial(kernel, *arrays, *shape), self.heads, rows.cuts, scratch)
+        in_threads(kernel.bind(*arrays, *shape), self.heads, rows.cuts, scratch)
 
     def forward_scratch(self) -> list[Array]:
         area = self.block * (-(-(self.plan.widest + 1) // UNIT) * UNIT)

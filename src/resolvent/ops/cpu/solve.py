@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from resolvent.kernels import Kernel
 from resolvent.ops import portable
 from resolvent.ops.autograd import VmapInfo, map_in_front
-from resolvent.ops.cpu.kernels import solve as kernels
 from resolvent.ops.cpu.layout import as_array
 from resolvent.ops.cpu.plan import kernel_plan
 from resolvent.ops.cpu.threads import in_threads
@@ -20,6 +19,8 @@ from resolvent.ops.rows import Rows
 
 if TYPE_CHECKING:
     from resolvent.ops.autograd import Context
+
+_forward, _backward = Kernel("solve.forward"), Kernel("solve.backward")
 
 
 def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, rows: Rows, y_known: Tensor | None = None) -> Tensor:
@@ -38,7 +39,7 @@ class _Solve(torch.autograd.Function):
         inputs = [t.detach().contiguous() for t in (x, alpha, beta)]
         y = torch.empty_like(inputs[0])
         y[:, :, : rows.known] = y_known
-        _over_heads(kernels.forward, [*inputs, y], rows)
+        _over_heads(_forward, [*inputs, y], rows)
         return y
 
     @staticmethod
@@ -54,7 +55,7 @@ class _Solve(torch.autograd.Function):
         saved = [t.detach().contiguous() for t in (*inputs, y)]
         gradients = [torch.empty_like(t).zero_() for t in saved[:3]]  # zeros_like would ask for untouched pages
         du = grad_y.detach().clone(memory_format=torch.contiguous_format)
-        _over_heads(kernels.backward, [*saved, du, *gradients], ctx.rows)
+        _over_heads(_backward, [*saved, du, *gradients], ctx.rows)
         return *gradients, du[:, :, : ctx.rows.known], None
 
     @staticmethod
@@ -81,10 +82,10 @@ def _differentiable_backward(
     return *gradients, grad_known + grad_y[:, :, :known]
 
 
-def _over_heads(kernel: Callable[..., None], tensors: list[Tensor], rows: Rows) -> None:
+def _over_heads(kernel: Kernel, tensors: list[Tensor], rows: Rows) -> None:
     p, (x, alpha, beta) = rows.plan(kernel_plan), tensors[:3]
     arrays = [as_array(t) for t in tensors]
     settings = [p.offsets, p.table, p.starts, p.widths, p.cuts, rows.known]
     settings += [x.shape[-1], alpha.shape[-1], beta.shape[-1]]
     settings += [rows.pattern.direct == "all", rows.pattern.recurrent]
-    in_threads(partial(kernel, *arrays, *settings), x.shape[0] * x.shape[1], rows.cuts)
+    in_threads(kernel.bind(*arrays, *settings), x.shape[0] * x.shape[1], rows.cuts)

@@ -11,14 +11,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from resolvent.kernels import UNIT, Kernel, KernelVariant, process, variants_of
+from resolvent.kernels.layouts import BLOCK, CALL, GROUP
 from resolvent.ops.cache.slots import DecodeCache
-from resolvent.ops.cpu.kernels.stack import BLOCK, CALL, GROUP, stack
-from resolvent.ops.cpu.kernels.vectors import UNIT
 from resolvent.ops.cpu.layout import span
 from resolvent.ops.cpu.openmp import run_compiled, team_functions
 from resolvent.patterns.strides import Integers
 
 Table = Mapping[str, int]
+
+stack = Kernel("stack.stack")
 
 _WORTH_THREADS = 1 << 22  # products of weights and inputs, below which a second thread gains little
 _ALL = slice(0, None)
@@ -62,7 +64,7 @@ def advance_stack(tokens: Tensor, blocks: Sequence[StackBlock], around: Table, s
     if team is None or threads == 1 or batch * _weights(shape, projected) < _WORTH_THREADS:
         team, threads = None, 1
     scratch_size = (plans.most // UNIT + 2) * UNIT + 2
-    logits = torch.empty(batch, 1, shape.vocab_size)
+    logits = torch.empty(batch, 1, shape.vocab_size, dtype=torch.float32, device="cpu")
     lists = plans.lists()
     rotations = _rotations(positions[: plans.positions], shape)
     numbers = np.array([shape.head_dim**-0.5, shape.eps], dtype=np.float32)
@@ -85,12 +87,28 @@ def advance_stack(tokens: Tensor, blocks: Sequence[StackBlock], around: Table, s
         "vocabulary": shape.vocab_size, "pitch": pitch, "logits": logits.data_ptr(), "scratch_size": scratch_size,
         **around,
     }  # fmt: skip
-    function = stack(len(span(shape.head_dim, logits)))
-    if team is None:
-        function.ctypes(_records(CALL, [call]).ctypes.data)
-    else:
-        run_compiled(function.address, _records(CALL, [{**call, **team._asdict()}]).ctypes.data, threads)
+    size = span(shape.head_dim, logits)
+    if team is not None:
+        record = _records(CALL, [{**call, **team._asdict()}])
+        compiled = stack.compiled(record.ctypes.data, size)
+        if compiled is not None:
+            run_compiled(*compiled, threads)
+            return logits
+    record = _records(CALL, [call])
+    stack(record.ctypes.data, size)
     return logits
+
+
+def prepare_stack(head_dim: int) -> None:
+    """See that the function for heads of this size is on disk soon, compiled while a prompt is read."""
+    if head_dim % UNIT == 0:
+        process.start([stack_variants(head_dim)])
+
+
+def stack_variants(head_dim: int) -> list[KernelVariant]:
+    with variants_of() as wanted:
+        stack(0, span(head_dim, torch.empty(0, dtype=torch.float32, device="cpu")))
+    return wanted
 
 
 class _Plans:

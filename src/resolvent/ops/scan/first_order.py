@@ -5,15 +5,13 @@ On a CPU a Numba kernel; elsewhere, and while tracing, plain torch in log2(n) do
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from resolvent.ops.cpu.kernels import scan as kernels
+from resolvent.kernels import Kernel
 from resolvent.ops.cpu.memory import empty_like
 from resolvent.ops.cpu.threads import in_threads
 from resolvent.ops.precision import compute_dtype
@@ -21,6 +19,7 @@ from resolvent.ops.precision import compute_dtype
 if TYPE_CHECKING:
     from resolvent.ops.autograd import Context
 
+_forward, _backward = Kernel("scan.forward"), Kernel("scan.backward")
 _WORTH_THREADS = 1 << 15  # elements below which waking a thread costs more than it saves
 
 
@@ -116,22 +115,24 @@ def _times(a: Tensor, y: Tensor) -> Tensor:
 
 def _run(decay: Tensor, x: Tensor, initial: Tensor | None) -> Tensor:
     y = empty_like(x)
-    _over_sequences(kernels.forward, [decay, x, initial, y], x)
+    _over_sequences(_forward, [decay, x, initial, y], x)
     return y
 
 
 def _run_back(decay: Tensor, y: Tensor | None, initial: Tensor | None, dy: Tensor) -> tuple[Tensor, Tensor | None]:
     """The transposed scan of dy, and the gradient of the decays where y is given."""
     du, ddecay = empty_like(dy), None if y is None else empty_like(dy)
-    _over_sequences(kernels.backward, [decay, y, initial, dy, du, ddecay], dy)
+    _over_sequences(_backward, [decay, y, initial, dy, du, ddecay], dy)
     return du, ddecay
 
 
-def _over_sequences(kernel: Callable[..., None], tensors: list[Tensor | None], x: Tensor) -> None:
+def _over_sequences(kernel: Kernel, tensors: list[Tensor | None], x: Tensor) -> None:
     """In threads. To divide channels too was measured to be slower: rows read by halves are not prefetched."""
     batch, n, c = x.shape
-    arrays = [(x.new_empty(0) if t is None else t.detach().reshape(-1)).resolve_neg().numpy() for t in tensors]
+    arrays = [
+        (x.new_empty(0) if t is None else t.detach().reshape(-1).contiguous()).resolve_neg().numpy() for t in tensors
+    ]
     if x.numel() < _WORTH_THREADS:
         kernel(*arrays, n, c, 0, batch)
     else:
-        in_threads(partial(kernel, *arrays, n, c), batch, (0, n))
+        in_threads(kernel.bind(*arrays, n, c), batch, (0, n))

@@ -1,0 +1,104 @@
+"""The settings of a run from what a command was given: a preset, then a file over it, then options over both."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from resolvent.errors import SettingError, closest
+from resolvent.fields import as_integer, as_text
+from resolvent.tasks import TASKS, Text
+from resolvent.train.config_file import ConfigFile
+
+if TYPE_CHECKING:
+    from resolvent.train import RunConfig
+
+PATTERN = "exponential+cache"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a command that stand for settings; None where they are not given."""
+
+    task: str | None
+    patterns: Sequence[str] = ()
+    rule: str | None = None
+    corpus: Path | None = None
+    preset: str | None = None
+    seed: int | None = None
+    changes: Sequence[str] = ()
+    start: Path | None = None
+
+    def config(self, file: ConfigFile) -> RunConfig:
+        """All settings, of a task that is prepared."""
+        config = self._started(file.over(self._preset(file)), file)
+        return config.changed([*self._overrides(file), *self.changes]).prepared()
+
+    def preset_name(self, file: ConfigFile) -> str:
+        return self.preset or file.preset or ("quick" if self._task(file) == Text.name else "small")
+
+    def _started(self, config: RunConfig, file: ConfigFile) -> RunConfig:
+        """With the model that training starts from, if there is one; a file may have its settings already."""
+        start = self.start or config.train.start
+        if not start or (self.start is None and "model" in file.sections):
+            return config
+        from resolvent.train.model_source import open_model
+
+        source = open_model(start)
+        if isinstance(config.task, Text):
+            source.check_tokenizer(config.task.tokenizer)
+        settings = dataclasses.replace(config.train, start=str(start), start_sha256="")
+        return dataclasses.replace(config, model=source.config, train=settings)
+
+    def _preset(self, file: ConfigFile) -> RunConfig:
+        """The preset's settings for the task."""
+        from resolvent.studies import table1
+        from resolvent.studies.language import presets
+
+        task, preset, seed = self._task(file), self.preset_name(file), self.seed or 0
+        pattern, corpus = self._pattern(file), self.corpus or file.setting("task", "corpus")
+        if task != Text.name:
+            if corpus is not None:
+                raise SettingError(f"{task} makes its own sequences: --corpus goes with 'resolvent train text'.")
+            return table1.run_config(table1.preset_of(preset, [task]), task, pattern, seed)
+        if corpus is None:
+            raise SettingError("expected --corpus, the folder of a prepared text: see 'resolvent data prepare --help'.")
+        size = presets.preset_of(preset)
+        context = as_integer(file.setting("task", "context") or size.context, "task.context", least=1)
+        return presets.run_config(size, Text(str(corpus), context).prepared(), pattern, seed)
+
+    def _task(self, file: ConfigFile) -> str:
+        task = self.task or file.task
+        if task is None:
+            raise SettingError(f"expected a task, {', '.join(TASKS)}, or --config with a file that names one.")
+        if task not in TASKS:
+            raise SettingError(f"unknown task '{task}': expected {', '.join(TASKS)}.{closest(task, TASKS)}")
+        if file.task not in (None, task):
+            raise SettingError(f"{file.path} has settings of the task {file.task}: expected that task, got {task}.")
+        return task
+
+    def _pattern(self, file: ConfigFile) -> str:
+        """That of the first layer, where presets begin."""
+        given: object = self.patterns or file.setting("model", "pattern") or PATTERN
+        while isinstance(given, list | tuple):
+            given = given[0] if given else PATTERN
+        return as_text(given, "model.pattern")
+
+    def _overrides(self, file: ConfigFile) -> list[str]:
+        """Settings that stand for options: one pattern per layer, a rule for all layers; any of them over a file's."""
+        overrides = []
+        if len(self.patterns) > 1:
+            overrides.append(f"model.pattern={json.dumps(list(self.patterns))}")
+        elif self.patterns and (self.start or file.setting("model", "pattern") is not None):
+            overrides.append(f"model.pattern={json.dumps(self.patterns[0])}")
+        if self.rule is not None:
+            overrides.append(f"model.rule={self.rule}")
+        if self.seed is not None:
+            overrides.append(f"train.seed={self.seed}")
+        if self.corpus is not None and file.setting("task", "corpus") is not None:
+            overrides.append(f"task.corpus={json.dumps(str(self.corpus))}")
+        return overrides

@@ -1,0 +1,10 @@
+"""Numba's source of all compiled kernels, and how they become machine code that is kept on disk.
+
+Nobody imports the source but the process that compiles it (`compiler.py`): to others a kernel is a name, `Kernel`.
+"""
+
+from resolvent.kernels.kernel import Kernel, variants_of
+from resolvent.kernels.sizes import STATS, UNIT
+from resolvent.kernels.variant import KernelVariant
+
+__all__ = ["STATS", "UNIT", "Kernel", "KernelVariant", "variants_of"]

@@ -1,0 +1,173 @@
+"""What a run will take, before it begins: parameters, tokens, operations and memory; and what to do about too much."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from resolvent.model import LanguageModel
+from resolvent.model.profile import StackProfile
+from resolvent.model.training_cost import GPUS, UTILIZATION, TrainingCost, gpu_seconds, training_cost
+from resolvent.train.config import RunConfig, TrainConfig
+
+DAY = 86_400.0  # seconds
+_SLOWEST = 1e9  # FLOP/s of matrix products that every machine exceeds
+_TRIES = 5
+_UNITS = ((365.25 * DAY, "years"), (DAY, "days"), (3600.0, "h"), (60.0, "min"))
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A run as it will be: its profile is that of the model on the task's longest sequences; memory, of one process."""
+
+    config: RunConfig
+    profile: StackProfile
+    processes: int = 1
+
+    @classmethod
+    def of(cls, config: RunConfig, processes: int = 1) -> RunPlan:
+        return cls(config, LanguageModel.shape_only(config.model).profile(config.task.longest), processes)
+
+    @cached_property
+    def cost(self) -> TrainingCost:
+        settings = self.config.train
+        sequences = -(-settings.batch // self.processes // settings.accumulate)
+        cost = training_cost(self.config.model, self.profile, sequences, precision=settings.precision,
+                             recompute=settings.recompute)  # fmt: skip
+        if settings.parallel == "shard":
+            return dataclasses.replace(cost, state_bytes=cost.state_bytes // self.processes)
+        return cost
+
+    @cached_property
+    def tokens(self) -> int:
+        return round(tokens_between(self.config, 0, self.config.train.steps))
+
+    @property
+    def epochs(self) -> float | None:
+        return self.config.task.epochs(self.tokens)
+
+    @property
+    def flops(self) -> float:
+        return self.cost.flops_per_token * self.tokens
+
+    def __str__(self) -> str:
+        settings, length = self.config.train, self.config.task.longest
+        epochs = "" if self.epochs is None else f", {self.epochs:,.2f} epochs"
+        return (
+            f"{self.cost.parameters:,} parameters; {settings.steps:,} steps of {settings.batch} × {length:,} = "
+            f"{settings.batch * length:,} tokens{epochs}\n"
+            f"estimated: {self.flops:.2g} FLOPs, {in_bytes(self.cost.peak_bytes)} of memory at the peak"
+        )
+
+    def that_fits(self, available: float) -> str:
+        """Settings with which the same run, but for rounding, fits into memory; empty if none of those tried do."""
+        largest = -(-self.config.train.batch // self.processes)
+        for recompute in (self.config.train.recompute, True):
+            accumulate = self.config.train.accumulate
+            while accumulate <= 2 * largest:
+                change: dict[str, object] = {"accumulate": min(accumulate, largest), "recompute": recompute}
+                if self._with(change).cost.peak_bytes <= available:
+                    return " ".join(
+                        f"--set train.{name}={str(value).lower()}"
+                        for name, value in change.items()
+                        if value != getattr(self.config.train, name)
+                    )
+                accumulate *= 2
+        return ""
+
+    def _with(self, change: dict[str, object]) -> RunPlan:
+        replace: Callable[..., TrainConfig] = dataclasses.replace
+        config = dataclasses.replace(self.config, train=replace(self.config.train, **change))
+        return dataclasses.replace(self, config=config)
+
+    def on_gpus(self) -> str:
+        """The time on GPUs that are named: a model of it."""
+        times = ", ".join(f"{in_time(seconds)} on one {name}" for name, seconds in gpu_seconds(self.flops).items())
+        return f"{times}: a model, at {UTILIZATION:.0%} of the bfloat16 peak; longer without fused kernels"
+
+    def least_seconds(self, device: torch.device, share: float = 1.0) -> tuple[float, str]:
+        """A lower bound on the time of a share of the run, and how it was found: a second's measurement, if any.
+
+        All operations at the speed that matrix products reach on this device now.
+        """
+        flops, precision = share * self.flops, self.config.train.precision
+        if flops < _SLOWEST * DAY:
+            return 0.0, ""
+        torch.set_num_threads(self.config.train.threads)
+        speed = matmul_speed(device, precision)
+        reason = (
+            f"at least {in_time(flops / speed)}, at the speed of matrix products in {precision} measured here, "
+            f"{speed / 1e9:,.1f} GFLOP/s"
+        )
+        other = speed if precision == "float32" else matmul_speed(device, "float32")
+        if other > 1.5 * speed:
+            reason += f"; {in_time(flops / other)} with --set train.precision=float32"
+        return flops / speed, reason
+
+
+def tokens_between(config: RunConfig, first: int, last: int) -> float:
+    """Tokens of the steps from `first` to before `last`; a curriculum begins with shorter sequences."""
+    settings = config.train
+    shares = sum(1 / settings.divisor(step) for step in range(first, last)) if settings.curriculum else last - first
+    return settings.batch * config.task.longest * shares
+
+
+def matmul_speed(device: torch.device, precision: str) -> float:
+    """FLOP/s of matrix products of this precision: the best of a few tries, or of as many as fit into a second."""
+    size = 512 if device.type == "cpu" else 8192
+    a = torch.randn(size, size, device=device, dtype=getattr(torch, precision))
+    best, end = math.inf, time.perf_counter() + 1
+    for _ in range(_TRIES):
+        begin = time.perf_counter()
+        float((a @ a)[0, 0])  # waits for the device
+        best = min(best, time.perf_counter() - begin)
+        if time.perf_counter() > end:
+            break
+    return 2 * size**3 / best
+
+
+def available_bytes(device: torch.device) -> float:
+    """Memory that a run can have on a device: what is free now, within the limit of a container."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    limits = [_meminfo(), _number(Path("/sys/fs/cgroup/memory.max"))]
+    return min(limit for limit in limits if limit is not None) if any(limits) else math.inf
+
+
+def _meminfo() -> float | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((1024.0 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _number(path: Path) -> float | None:
+    try:
+        return float(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # "max"
+        return None
+
+
+def in_time(seconds: float) -> str:
+    """Seconds in the unit that suits them."""
+    for size, unit in _UNITS:
+        if seconds >= 2 * size or (seconds >= size and unit in ("h", "min")):
+            return f"{seconds / size:,.1f} {unit}" if seconds < 10 * size else f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def in_bytes(count: float) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
+
+
+def largest_gpu() -> tuple[str, float]:
+    """The name of the GPU with the most memory, and its bytes."""
+    return max(((name, gpu.memory) for name, gpu in GPUS.items()), key=lambda each: each[1])

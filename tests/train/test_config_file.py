@@ -1,0 +1,114 @@
+"""Settings in TOML: all of them come back, mistakes are named, and options stand over the file."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from resolvent.cli import app
+from resolvent.model import ModelConfig
+from resolvent.tasks import Copy
+from resolvent.train import Record, RunConfig, TrainConfig, train
+from resolvent.train.config_file import ConfigFile, read_config, write_config
+from tests.small_runs import QUICK
+from tests.train.test_train import config, essence
+
+LESS = [word for change in QUICK for word in ("--set", change)]
+
+
+def command(*words: str) -> dict[str, Any]:
+    done = CliRunner().invoke(app, ["train", *words, "--json"], catch_exceptions=False)
+    return dict(json.loads(done.stdout))
+
+
+def error_of(*words: str) -> str:
+    return str(CliRunner().invoke(app, ["train", *words]).exception)
+
+
+words = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(rate=st.floats(1e-9, 1e9), clip=st.sampled_from([1.0, float("inf")]), solved=st.none() | st.floats(0, 1))
+def test_every_number_comes_back(rate: float, clip: float, solved: float | None, tmp_path_factory: Any) -> None:
+    path = tmp_path_factory.mktemp("config") / "config.toml"
+    saved = RunConfig(ModelConfig(pattern=["dense", ["local:2", "dense"]], layers=2, heads=2), Copy(vocab_size=64),
+                      TrainConfig(learning_rate=rate, clip=clip, solved=solved))  # fmt: skip
+    write_config(path, saved)
+    assert read_config(path) == saved
+
+
+@given(corpus=words)
+def test_every_path_comes_back(corpus: str, tmp_path_factory: Any) -> None:
+    from resolvent.tasks import Text
+
+    path = tmp_path_factory.mktemp("config") / "config.toml"
+    saved = RunConfig(ModelConfig(), Text(corpus, vocab_size=3), TrainConfig())
+    write_config(path, saved)
+    task = ConfigFile.read(path).sections["task"]
+    assert task["corpus"] == (corpus if corpus != "none" else None)
+
+
+def test_a_run_is_repeated_from_its_file(tmp_path: Path) -> None:
+    first = command(
+        "copy", "--pattern", "quadratic", "--preset", "smoke", "--seed", "3", *LESS, "--out", str(tmp_path / "a")
+    )
+    again = command("--config", str(tmp_path / "a" / "config.toml"), "--out", str(tmp_path / "b"))
+    assert again["config"] == first["config"]
+    assert essence(Record.from_dict(again)) == essence(Record.from_dict(first))
+    assert (tmp_path / "a" / "config.toml").read_bytes() == (tmp_path / "b" / "config.toml").read_bytes()
+
+
+def test_options_stand_over_the_file_and_the_file_over_the_preset(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('preset = "smoke"\n[task]\nname = "copy"\nlength = "8"\n[model]\npattern = "dense"\ndim = 32\n'
+                    '[train]\nsteps = 3\nseed = 5\nsolved = "none"\n')  # fmt: skip
+    less = ["--set", "train.batch=2", "--set", "train.eval_batches=1"]
+    made = command("--config", str(path), *less)["config"]
+    assert (made["model"]["pattern"], made["model"]["dim"], made["model"]["layers"]) == ("dense", 32, 2)
+    assert (made["task"]["length"], made["train"]["seed"], made["train"]["solved"]) == (8, 5, None)
+    made = command("copy", "--config", str(path), "--pattern", "local:4", "--rule", "distance", "--seed", "1",
+                   "--set", "model.dim=16", *less)["config"]  # fmt: skip
+    assert (made["model"]["pattern"], made["model"]["rule"], made["model"]["dim"]) == ("local:4", "distance", 16)
+    assert made["train"]["seed"] == 1
+    made = command("--config", str(path), "--pattern", "local:4", "--pattern", "dense", *less)["config"]
+    assert made["model"]["pattern"] == ["local:4", "dense"]
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("[trian]\nsteps = 3", r"unknown name 'trian' in .*mine.toml: expected preset, model, task, train. Did you mean"),
+    ("[train]\nstep = 3", r"mine.toml: unknown setting 'step' of training: .* Did you mean 'steps'\?"),
+    ("[task]\nname = 'copy'\nlenght = 3", r"unknown setting 'lenght' of the task copy: .*Did you mean 'length'\?"),
+    ("[model]\npatern = 'dense'", "Did you mean 'pattern'"),
+    ("preset = 'smal'", r"unknown preset 'smal'.*Did you mean 'small'\?"),
+    ("[train]\nsteps = 'many'", "mine.toml: expected steps to be int ≥ 1, got 'many'"),
+    ("train = 3", r"expected \[train\] to be an object of named values, got 3"),
+    ("steps = = 3", "mine.toml is not TOML: "),
+    ("[task]\nname = 'recall'", "has settings of the task recall: expected that task, got copy"),
+    ("[task]\nname = 'recal'", "has settings of the task recal"),
+])  # fmt: skip
+def test_mistakes_are_named(text: str, message: str, tmp_path: Path) -> None:
+    import re
+
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    assert re.search(message, error_of("copy", "--config", str(path)))
+
+
+def test_a_file_that_is_not_there_and_a_task_that_nobody_named(tmp_path: Path) -> None:
+    assert "expected a TOML file of settings" in error_of("copy", "--config", str(tmp_path / "none.toml"))
+    assert "expected a task, copy, recall, multihop, text, or --config" in error_of()
+    (tmp_path / "bytes.toml").write_bytes(b"\xff")
+    assert "is not TOML" in error_of("copy", "--config", str(tmp_path / "bytes.toml"))
+
+
+def test_a_folder_with_another_run_keeps_its_settings(tmp_path: Path) -> None:
+    train(config(), tmp_path)
+    before = (tmp_path / "config.toml").read_bytes()
+    with pytest.raises(ValueError, match="other settings"):
+        train(config(steps=25), tmp_path)
+    assert (tmp_path / "config.toml").read_bytes() == before
+    assert read_config(tmp_path / "config.toml") == config()

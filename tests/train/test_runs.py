@@ -1,0 +1,163 @@
+"""Runs on disk: listed, filtered, compared, and removed only when nobody works on them."""
+
+import dataclasses
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from resolvent.cli import app
+from resolvent.files import is_locked, locked
+from resolvent.report.runs import curves_figure, duration, size
+from resolvent.train import Progress, train
+from resolvent.train.runs import RunFilter, different_settings, find_runs, read_run
+from tests.train.test_train import KilledError, config
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "runs"
+    train(config(), folder / "one")
+    train(
+        dataclasses.replace(config(seed=1), model=dataclasses.replace(config().model, pattern="dense")),
+        folder / "deep" / "two",
+    )
+
+    def kill(p: Progress) -> None:
+        if p.step == 12:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        train(config(steps=30), folder / "cut", kill)
+    return folder
+
+
+@pytest.fixture
+def runs(finished: Path, tmp_path: Path) -> Path:
+    """A copy that is an hour old."""
+    folder = Path(shutil.copytree(finished, tmp_path / "runs"))
+    for path in folder.rglob("*"):
+        os.utime(path, (time.time() - 3600,) * 2)
+    return folder
+
+
+def call(*words: str, ok: bool = True, **options: Any) -> Result:
+    done = CliRunner().invoke(app, ["runs", *words], **options)
+    assert (done.exit_code == 0) == ok, done.output
+    return done
+
+
+def test_they_are_found_at_any_depth_with_their_state(runs: Path) -> None:
+    cut, two, one = find_runs(runs)
+    assert [(run.name, run.state, run.step) for run in (cut, two, one)] == [
+        ("cut", "interrupted", 12), ("deep/two", "finished", 24), ("one", "finished", 24)]  # fmt: skip
+    assert one.value == read_run(runs / "one").record.evaluation.value
+    assert cut.value == [line.value for line in cut.log if line.value is not None][-1]
+    assert cut.parameters == one.parameters
+    with locked(runs / "cut"):
+        assert is_locked(runs / "cut")
+        assert read_run(runs / "cut").state == "running"
+    assert not is_locked(runs / "cut")
+
+
+def test_settings_of_runs_from_before_there_was_a_file(runs: Path) -> None:
+    expected = read_run(runs / "cut").config
+    (runs / "cut" / "config.toml").unlink()
+    assert read_run(runs / "cut").config == expected  # from its checkpoint
+    (runs / "cut" / "checkpoint.safetensors").unlink()
+    (runs / "cut" / "config.json").write_text(json.dumps(expected.to_dict()))
+    assert read_run(runs / "cut").config == expected  # a study's cell
+
+
+def test_filters(runs: Path) -> None:
+    def names(**given: Any) -> list[str]:
+        return [run.name for run in RunFilter(**given).apply(find_runs(runs))]
+
+    assert names(task="copy") == ["cut", "deep/two", "one"]
+    assert names(task="text") == []
+    assert names(pattern="dense") == ["deep/two"]
+    assert names(pattern="exp*") == ["cut", "one"]
+    assert names(state="interrupted") == ["cut"]
+    assert names(settings={"train.seed": "1"}) == ["deep/two"]
+    assert names(settings={"train.learning_rate": "2e-3", "train.spike": "none"}) == ["cut", "deep/two", "one"]
+    with pytest.raises(ValueError, match=r"no run has the setting 'train.sed'.* Did you mean 'train.seed'\?"):
+        names(settings={"train.sed": "1"})
+    with pytest.raises(ValueError, match=r"unknown state 'finish'.* Did you mean 'finished'\?"):
+        names(state="finish")
+
+
+def test_the_list(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs.parent)
+    text = call().stdout  # of the folder runs
+    assert text == call("list", "runs").stdout == call(str(runs)).stdout
+    assert "12/30" in text
+    assert "60 min" in text
+    assert "interrupted" in text
+    listed = json.loads(call("--where", "train.seed=1", "--json").stdout)
+    assert [(run["name"], run["settings"]["train.seed"]) for run in listed] == [("deep/two", 1)]
+    assert "no such runs" in call("--task", "text").stderr
+    assert "there is no folder nowhere" in str(call("nowhere", ok=False).exception)
+    assert "expected a setting as KEY=VALUE" in str(call("--where", "seed", ok=False).exception)
+    (runs / "one" / "run.json").write_text("{")
+    done = call()
+    assert "one cannot be read: " in done.stderr  # and the others are listed
+    assert "deep/two" in done.stdout
+
+
+def test_compare(runs: Path, tmp_path: Path) -> None:
+    folders = [str(runs / "one"), str(runs / "deep" / "two"), str(runs / "cut")]
+    done = call("compare", *folders, "--plot", str(tmp_path / "curves.png"))
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows if row and row[0].startswith(("model.", "task.", "train."))] == [
+        "model.pattern", "train.steps", "train.seed"]  # fmt: skip
+    assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    content = json.loads(call("compare", *folders, "--json").stdout)
+    assert content["different"]["train.seed"] == [0, 1, 0]
+    compared = [read_run(Path(folder)) for folder in folders]
+    assert different_settings(compared[:1] * 2) == {}
+    lines = curves_figure(compared).axes[0].lines
+    assert [line.get_xydata()[-1].tolist() for line in lines] == [
+        [run.step, pytest.approx(run.loss)] for run in compared
+    ]
+    assert "at least two" in str(call("compare", folders[0], ok=False).exception)
+    assert "is not the folder of a run" in str(call("compare", folders[0], str(tmp_path), ok=False).exception)
+
+
+def test_cleaning_asks_and_spares_what_is_not_a_run(runs: Path) -> None:
+    (runs / "cut" / "notes.txt").write_text("mine")
+    done = call("clean", str(runs), ok=False)  # nobody is there to ask
+    assert "cut: " in done.stdout
+    assert "nothing was removed: expected --yes" in str(done.exception)
+    assert (runs / "cut" / "checkpoint.safetensors").exists()
+    with locked(runs / "cut"):
+        assert "nothing to remove" in call("clean", str(runs), "--yes").stderr
+    assert "nothing to remove" in call("clean", str(runs), "--older", "2h", "--yes").stderr
+    assert "expected an age such as 30min" in str(call("clean", str(runs), "--older", "2", ok=False).exception)
+    assert "removed 1 run" in call("clean", str(runs), "--checkpoints", "--yes").stdout
+    assert not (runs / "cut" / "checkpoint.safetensors").exists()
+    assert (runs / "cut" / "metrics.jsonl").exists()
+    assert "has other files: kept" in call("clean", str(runs), "--yes").stderr
+    assert [path.name for path in (runs / "cut").iterdir()] == ["notes.txt"]
+    assert [run.name for run in find_runs(runs)] == ["deep/two", "one"]
+
+
+def test_a_run_that_begins_while_somebody_is_asked_is_spared(runs: Path) -> None:
+    from resolvent.train.cleaning import plan_removal
+
+    [removal] = plan_removal([read_run(runs / "cut")])
+    with locked(runs / "cut"):
+        assert not removal.remove()
+    shutil.copy(runs / "one" / "run.json", runs / "cut")  # finished by now
+    assert not removal.remove()
+    assert (runs / "cut" / "metrics.jsonl").exists()
+
+
+def test_sizes_and_ages() -> None:
+    assert [duration(s) for s in (0, 90, 200, 10_000, 400_000)] == ["0 s", "90 s", "3 min", "3 h", "5 d"]
+    assert [size(n) for n in (10, 2048, 5 << 20, 3 << 40)] == ["10 bytes", "2.0 KiB", "5.0 MiB", "3,072.0 GiB"]

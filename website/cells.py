@@ -1,0 +1,80 @@
+"""Examples as pages: scripts of cells (`# %%`), run from top to bottom, with what each cell prints and shows."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_CELL, _WORDS = "# %%", " [markdown]"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Some words, or some code."""
+
+    source: str
+    is_code: bool
+
+
+def split(script: str) -> list[Cell]:
+    """The cells of a script, in order."""
+    first, *parts = f"\n{script}".split(f"\n{_CELL}")
+    if first.strip():
+        raise ValueError(f"expected the script to begin with '{_CELL}', got {first.strip().splitlines()[0]!r}.")
+    return [_cell(part) for part in parts]
+
+
+def _cell(part: str) -> Cell:
+    kind, _, body = part.partition("\n")
+    if kind != _WORDS:
+        return Cell(body.strip("\n"), is_code=True)
+    lines = body.strip().splitlines()
+    return Cell("\n".join(line.removeprefix("#").removeprefix(" ") for line in lines), is_code=False)
+
+
+def page(path: Path, folder: Path) -> str:
+    """A script as Markdown, run in the folder: words, code, what it printed and what its last expression shows."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    return "\n\n".join(_blocks(split(path.read_text(encoding="utf-8")), names, path.name, folder)) + "\n"
+
+
+def _blocks(cells: list[Cell], names: dict[str, object], file: str, folder: Path) -> Iterator[str]:
+    for cell in cells:
+        if not cell.is_code:
+            yield cell.source
+            continue
+        yield f"```python\n{cell.source}\n```"
+        printed, shown = run(cell.source, names, file, folder)
+        if printed:
+            yield f"```text\n{printed.rstrip()}\n```"
+        if shown:
+            yield f"<div class='shown'>{shown}</div>"
+
+
+def run(source: str, names: dict[str, object], file: str, folder: Path) -> tuple[str, str]:
+    """What a cell prints, and its last expression as a notebook would show it."""
+    tree = ast.parse(source, file)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.chdir(folder), _as_main():
+        exec(compile(tree, file, "exec"), names)
+        value = None if last is None else eval(compile(ast.Expression(last.value), file, "eval"), names)
+    as_html = getattr(value, "_repr_html_", None)
+    if value is not None and as_html is None:
+        print(repr(value), file=printed)
+    return printed.getvalue(), "" if as_html is None else as_html()
+
+
+@contextlib.contextmanager
+def _as_main() -> Iterator[None]:
+    """Scripts know nothing of what builds the site: arguments of its command are not theirs."""
+    before, sys.argv = sys.argv, ["example"]
+    try:
+        yield
+    finally:
+        sys.argv = before
