@@ -19,7 +19,7 @@ def from_language_model(model: LanguageModel, **settings: object) -> ResolventFo
 
     >>> from resolvent.model import preset
     >>> from_language_model(LanguageModel(preset("tiny"))).num_parameters()
-    1116736
+    960288
     """
     with torch.device("meta"):
         copy = ResolventForCausalLM(ResolventConfig.from_model_config(model.config, **settings))

@@ -88,16 +88,16 @@ def _numbers(rng: random.Random) -> list[str]:
 
 
 def _hidden(rng: random.Random, facts: list[str], length: int, *, keep_order: bool) -> str:
-    """Facts among filler, at random places."""
+    """Facts among filler, at random positions."""
     sentences: list[str] = []
     left = length - sum(len(fact) + 1 for fact in facts)
     while left > 0:
         sentences.append(rng.choice(FILLER))
         left -= len(sentences[-1]) + 1
     order = facts if keep_order else rng.sample(facts, len(facts))
-    places = sorted(rng.randrange(len(sentences) + 1) for _ in order)
-    for place, fact in reversed(list(zip(places, order, strict=True))):
-        sentences.insert(place, fact)
+    positions = sorted(rng.randrange(len(sentences) + 1) for _ in order)
+    for position, fact in reversed(list(zip(positions, order, strict=True))):
+        sentences.insert(position, fact)
     return " ".join(sentences)
 
 
