@@ -18,7 +18,7 @@ from resolvent.train.record import FILE, Record
 if TYPE_CHECKING:
     from resolvent.cli.display import RunDisplay
     from resolvent.train import Progress, RunConfig
-    from resolvent.train.loop import OnProgress
+    from resolvent.train.control import OnProgress
     from resolvent.train.plan import RunPlan
     from resolvent.train.state import TrainState
 

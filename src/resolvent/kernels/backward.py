@@ -86,7 +86,7 @@ def _receive(
                 continue
             for e in range(0, d, len(size) * UNIT):
                 o = np.uint64((target_at + j) * d + e)
-                sums = splat(values.dtype.type(0), size) if fresh and c0 == 0 else load(target, o, size)
+                sums = splat(target.dtype.type(0), size) if fresh and c0 == 0 else load(target, o, size)
                 if fresh and c0 == 0:
                     prefetch(target, np.uint64(max(target_at + j - (b1 - b0), 0) * d + e), size)
                 for c in range(low, high):
@@ -126,7 +126,7 @@ def _pass_on(weights, pitch, column, values, values_at, target, target_at, j, b0
     """target_j (+)= Σ weights[i - b0, column] · values_i over the run of readers low ≤ i < high of a block from b0."""
     for e in range(0, d, len(size) * UNIT):
         o = np.uint64((target_at + j) * d + e)
-        sums = splat(values.dtype.type(0), size) if fresh else load(target, o, size)
+        sums = splat(target.dtype.type(0), size) if fresh else load(target, o, size)
         for i in range(low, high):
             r = i - b0
             weight = weights[np.uint64(r * pitch + column[np.uint64(r)])]
@@ -194,7 +194,7 @@ def backward(
     `within[m]` is the number of offsets ≤ m. Where B's softmax runs over one source only, or A is diagonal, the
     gradients of their queries and keys are zero and not written.
     """
-    one, nil, lowest = x.dtype.type(1), x.dtype.type(0), x.dtype.type(LOWEST)
+    one, nil, lowest = stats.dtype.type(1), stats.dtype.type(0), stats.dtype.type(LOWEST)
     zero, no = np.int64(0), known < 0  # literals would be types of their own, and functions compiled for each
     rounded = len(last_reader) > 0
     scored_b = recurrent and most > 1

@@ -146,7 +146,7 @@ def forward(
 ):  # fmt: skip
     """Jobs first … last - 1, a job being a sequence of a head. `most` is the largest of `widths`."""
     lanes = len(size) * UNIT
-    one, nil = x.dtype.type(1), x.dtype.type(0)
+    one, nil = stats.dtype.type(1), stats.dtype.type(0)
     for job in range(first, last):
         x_at, q_at, end = locate(job, cuts, known)
         for b0 in range(known, end, block):

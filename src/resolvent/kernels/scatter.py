@@ -48,7 +48,7 @@ def backward(
     weight_a, weight_b, slope_a, slope_b, own, nothing, du, first, last,
 ):  # fmt: skip
     """Jobs first … last - 1. As `backward.backward`, without blocks; `own` and `nothing` have room for a number."""
-    one, nil = x.dtype.type(1), x.dtype.type(0)
+    one, nil = stats.dtype.type(1), stats.dtype.type(0)
     scored_b = recurrent and most > 1
     nothing[0] = nil
     for job in range(first, last):

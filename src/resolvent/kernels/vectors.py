@@ -31,13 +31,20 @@ class _VectorModel(models.PrimitiveModel):
 
 @intrinsic
 def load(typing, array, at, size):
-    """array[at : at + size]"""
+    """array[at : at + size]; of 16-bit integers, which are bfloat16, as float32."""
+    halves = array.dtype == types.int16
 
     def emit(context, builder, signature, arguments):
         kind = context.get_value_type(signature.return_type)
-        return builder.load(_pointer(context, builder, signature, arguments, kind), align=array.dtype.bitwidth // 8)
+        stored = ir.VectorType(ir.IntType(16), kind.count) if halves else kind
+        pointer = _pointer(context, builder, signature, arguments, stored)
+        vector = builder.load(pointer, align=array.dtype.bitwidth // 8)
+        if not halves:
+            return vector
+        integers = ir.VectorType(ir.IntType(32), kind.count)  # a float32 begins with the bits of its bfloat16
+        return builder.bitcast(builder.shl(builder.zext(vector, integers), _constant(integers, 16)), kind)
 
-    return Vector(array.dtype, size.count * UNIT)(array, at, size), emit
+    return Vector(types.float32 if halves else array.dtype, size.count * UNIT)(array, at, size), emit
 
 
 @intrinsic

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from resolvent.ops.inputs import Inputs
 from resolvent.ops.rows import Rows
-from resolvent.patterns import Normalize
+from resolvent.patterns import Normalize, Stage
 from resolvent.patterns.strides import Integers
 
 Operation = Literal["mix", "solve", "extend"]
@@ -102,13 +102,13 @@ class PreparedBackend(Backend, Protocol):
 class SplitBackend(Backend, Protocol):
     """A backend whose backward pass is a function of its own, so that a traced graph can hold what it saves."""
 
-    def forward(self, inputs: Sequence[Tensor], rows: Rows, scale: float) -> tuple[Tensor, Tensor]:
-        """Outputs, and what `backward` needs to know of this pass; inputs are float32 or float64."""
+    def forward(self, inputs: Sequence[Tensor], rows: Rows, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Outputs, and two tensors with what else `backward` needs to know of this pass."""
 
-    def saved_like(self, inputs: Sequence[Tensor]) -> Tensor:
-        """An empty tensor of the shape and dtype of what `forward` saves."""
+    def saved_like(self, inputs: Sequence[Tensor], pattern: Stage) -> tuple[Tensor, Tensor]:
+        """Empty tensors of the shapes and dtypes of these two."""
 
     def backward(
-        self, grad_y: Tensor, y: Tensor, saved: Tensor, inputs: Sequence[Tensor], rows: Rows, scale: float
+        self, grad_y: Tensor, saved: Sequence[Tensor], inputs: Sequence[Tensor], rows: Rows, scale: float
     ) -> tuple[Tensor, ...]:
-        """Gradients of the six inputs, perhaps followed by others."""
+        """Gradients of the six inputs, perhaps followed by others; `saved` is what `forward` gave."""

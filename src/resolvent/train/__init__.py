@@ -7,14 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from resolvent.train.config import RunConfig, TrainConfig
+from resolvent.train.control import Control, Progress, StoppedError
 from resolvent.train.record import Record
 
 if TYPE_CHECKING:
-    from resolvent.train.loop import Control, DivergedError, Progress, StoppedError, train
+    from resolvent.train.loop import DivergedError, train
 
 __all__ = ["Control", "DivergedError", "Progress", "Record", "RunConfig", "StoppedError", "TrainConfig", "train"]
 
-_NEEDS_TORCH = ("Control", "DivergedError", "Progress", "StoppedError", "train")
+_NEEDS_TORCH = ("DivergedError", "train")
 
 
 def __getattr__(name: str) -> object:

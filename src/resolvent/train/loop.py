@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,10 +13,11 @@ from resolvent.batch import IGNORED
 from resolvent.errors import RunError, SettingError
 from resolvent.files import locked, require_writable
 from resolvent.model import LanguageModel
-from resolvent.tasks import Measure, Task
+from resolvent.tasks import Task
 from resolvent.train import checkpoint, config_file, metrics, record, shards
 from resolvent.train.config import RunConfig, TrainConfig
 from resolvent.train.config_file import write_config
+from resolvent.train.control import Control, OnProgress, Progress, StoppedError
 from resolvent.train.evaluate import evaluate
 from resolvent.train.metrics import MetricsLog, StepMetrics
 from resolvent.train.model_source import load_start
@@ -33,53 +32,6 @@ _SAVING_SHARE = 50  # times as long as writing a checkpoint took is trained befo
 
 class DivergedError(RunError):
     """Loss or gradients were not finite for too long."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is: handed to `on_progress` after every step."""
-
-    step: int
-    steps: int
-    loss: float
-    gradient_norm: float
-    learning_rate: float
-    tokens_per_second: float
-    measure: Measure
-    value: float | None  # accuracy or perplexity at the last evaluation
-
-
-OnProgress = Callable[[Progress], None]
-
-
-class StoppedError(RunError):
-    """A run that was asked to stop. Its checkpoint is that of the step after which it did."""
-
-    def __init__(self, step: int, steps: int) -> None:
-        super().__init__(f"stopped after step {step:,} of {steps:,}")
-        self.step = step
-
-
-@dataclass(frozen=True)
-class Control:
-    """What a caller decides about a run beside its settings, none of which changes a number.
-
-    stop          asked after every step whether to stop there, with a checkpoint; of several processes, any may say so
-    extend        go on from a run of fewer steps than the settings say; otherwise that is an error
-    keep          keep the last checkpoint of a finished run, without which it cannot be extended
-    save_seconds  also write a checkpoint when the last one is as old as that, however many steps it is
-    on_start      called before the first step with the state that the run starts or resumes from
-    on_trained    called after the last step and its checkpoint, before the final evaluation
-    on_evaluation called after each batch of the final evaluation: how many are done, of how many
-    """
-
-    stop: Callable[[], bool] | None = None
-    extend: bool = False
-    keep: bool = False
-    save_seconds: float = math.inf
-    on_start: Callable[[TrainState], None] = lambda _: None
-    on_trained: Callable[[], None] = lambda: None
-    on_evaluation: Callable[[int, int], None] = lambda *_: None
 
 
 def train(

@@ -18,7 +18,7 @@ from resolvent.errors import SettingError, closest
 
 if TYPE_CHECKING:
     from resolvent.train.config import RunConfig
-    from resolvent.train.loop import Progress
+    from resolvent.train.control import Progress
 
 PROJECT = "resolvent"
 _EVERY = 10  # steps

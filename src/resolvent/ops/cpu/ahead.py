@@ -15,7 +15,7 @@ from resolvent.patterns import pattern
 
 def prepare(dtype: torch.dtype, d: int) -> None:
     """See that the forward and the backward sweep over heads of d channels are on disk soon."""
-    process.start(_sweeps(torch.float64 if dtype == torch.float64 else torch.float32, d))
+    process.start(_sweeps(torch.float32 if dtype == torch.float16 else dtype, d))
 
 
 @lru_cache(maxsize=32)
@@ -25,9 +25,9 @@ def _sweeps(dtype: torch.dtype, d: int) -> tuple[tuple[KernelVariant, ...], ...]
     inputs = [row, row, row, row, row, gate]
     with variants_of() as first:
         _rows("exponential+cache", 32).local_table  # noqa: B018
-        y, saved = forward(inputs, _rows("exponential"), 1.0)
+        saved = forward(inputs, _rows("exponential"), 1.0)
     with variants_of() as second:
-        backward(row, y, saved, inputs, _rows("exponential"), 1.0)
+        backward(row, saved, inputs, _rows("exponential"), 1.0)
     return tuple(second), tuple(first)
 
 

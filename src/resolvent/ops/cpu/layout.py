@@ -8,25 +8,25 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from resolvent.kernels import UNIT
+from resolvent.ops.precision import compute_dtype
 
 
-def padded_rows(t: Tensor) -> Tensor:
-    """Contiguous, the last dimension padded with zeros to whole units, at least one: those change no product."""
-    rest = -t.shape[-1] % UNIT if t.shape[-1] else UNIT
-    return pad(t, (0, rest)) if rest else t.contiguous()
+def padded_size(d: int) -> int:
+    """Channels of a row in whole units, at least one."""
+    return max(-(-d // UNIT), 1) * UNIT
 
 
 def as_array(t: Tensor) -> npt.NDArray[np.generic]:
-    """All elements in a row, which are the tensor's own memory if it is contiguous."""
-    return t.reshape(-1).contiguous().resolve_neg().numpy()  # some views stand for the negative of what memory holds
+    """All elements in a row, which are the tensor's own memory if it is contiguous; bfloat16 as 16-bit integers."""
+    flat = t.reshape(-1).contiguous().resolve_neg()  # some views stand for the negative of what memory holds
+    return flat.view(torch.int16).numpy() if t.dtype == torch.bfloat16 else flat.numpy()
 
 
 def span(d: int, t: Tensor) -> tuple[int, ...]:
     """How many elements of a row are handled at once, as `kernels/vectors.py` wants it."""
-    return _units(d, t.element_size())
+    return _units(d, compute_dtype(t).itemsize)
 
 
 @lru_cache

@@ -7,25 +7,26 @@ from math import gcd
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from resolvent.kernels import STATS, UNIT, Kernel
 from resolvent.ops import portable
 from resolvent.ops.autograd import VmapInfo, map_in_front
-from resolvent.ops.cpu.layout import as_array, padded_rows, scalar, span
+from resolvent.ops.cpu.buffers import Argument, Array, argument, run_buffered
+from resolvent.ops.cpu.layout import as_array, padded_size, scalar, span
 from resolvent.ops.cpu.memory import empty_like
 from resolvent.ops.cpu.plan import kernel_plan
 from resolvent.ops.cpu.threads import in_threads
 from resolvent.ops.inputs import Inputs
 from resolvent.ops.precision import compute_dtype
 from resolvent.ops.rows import Rows
+from resolvent.patterns import Stage
+from resolvent.patterns.strides import Integers
 
 if TYPE_CHECKING:
     from resolvent.ops.autograd import Context
 
-Array = npt.NDArray[np.generic]
 _forward, _backward, _scatter = Kernel("forward.forward"), Kernel("backward.backward"), Kernel("scatter.backward")
 _LARGEST_AREA = 1 << 21  # weights of a block's rows that are kept at once, where rows are very wide
 
@@ -35,10 +36,10 @@ def mix(inputs: Inputs, rows: Rows, scale: float, y_known: Tensor | None = None)
     splits = _channel_splits(inputs.x, rows)
     if splits > 1:
         return _in_splits(splits, inputs, rows, scale, y_known)
-    x, dtype = inputs.x, compute_dtype(inputs.x)
-    known = x.new_zeros((*x.shape[:2], rows.known, x.shape[-1])) if y_known is None else y_known
-    y, _ = _Mix.apply(*(t.to(dtype) for t in (*inputs, known)), rows, scale)  # type: ignore[no-untyped-call]
-    return y[:, :, rows.known :].to(x.dtype)  # type: ignore[no-any-return]
+    x = inputs.x
+    known = x.new_zeros((*x.shape[:2], rows.known, x.shape[-1])) if y_known is None else y_known.to(x.dtype)
+    y: Tensor = _Mix.apply(*inputs, known, rows, scale, torch.is_grad_enabled())[0]  # type: ignore[no-untyped-call]
+    return y[:, :, rows.known :]
 
 
 def _channel_splits(x: Tensor, rows: Rows) -> int:
@@ -67,34 +68,34 @@ class _Mix(torch.autograd.Function):
     """Saves inputs, outputs and a few numbers per row; the backward sweep recomputes the weights."""
 
     @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-        *inputs, y_known, rows, scale = arguments
-        return forward(inputs, rows, scale, y_known)
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        *inputs, y_known, rows, scale, differentiable = arguments
+        return forward(inputs, rows, scale, y_known, differentiable=differentiable)
 
     @staticmethod
     def setup_context(ctx: Context, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        *tensors, ctx.rows, ctx.scale = inputs
-        ctx.mark_non_differentiable(output[1])
+        *tensors, ctx.rows, ctx.scale, _ = inputs
+        ctx.mark_non_differentiable(*output[1:])
         ctx.save_for_backward(*tensors, *output)
 
     @staticmethod
-    def backward(ctx: Context, grad_y: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, y_known, y, stats = ctx.saved_tensors
+    def backward(ctx: Context, grad_y: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, y_known, y, rest, stats = ctx.saved_tensors
         if torch.is_grad_enabled():  # someone wants to differentiate the gradient
             gradients = _differentiable_backward(grad_y, inputs, y_known, ctx.rows, ctx.scale)
         else:
-            gradients = backward(grad_y, y, stats, inputs, ctx.rows, ctx.scale)
-        return *gradients, None, None
+            gradients = backward(grad_y, (y, rest, stats), inputs, ctx.rows, ctx.scale)
+        return *gradients, None, None, None
 
     @staticmethod
     def vmap(
         info: VmapInfo, in_dims: tuple[int | None, ...], *arguments: Tensor
-    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+    ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
         """One more dimension of independent sequences: it joins the batch."""
-        *tensors, rows, scale = arguments
+        *tensors, rows, scale, differentiable = arguments
         moved = map_in_front(info, in_dims[: len(tensors)], tensors)
-        y, stats = _Mix.apply(*(t.flatten(0, 1) for t in moved), rows, scale)  # type: ignore[no-untyped-call]
-        return (y.unflatten(0, moved[0].shape[:2]), stats.unflatten(0, moved[0].shape[:2])), (0, 0)
+        outputs = _Mix.apply(*(t.flatten(0, 1) for t in moved), rows, scale, differentiable)  # type: ignore[no-untyped-call]
+        return tuple(t.unflatten(0, moved[0].shape[:2]) for t in outputs), (0, 0, 0)
 
 
 def _differentiable_backward(
@@ -107,63 +108,67 @@ def _differentiable_backward(
         return portable.mix(Inputs(*tensors[:6]), rows, scale, tensors[6] if known else None)
 
     pull = torch.func.vjp(run, *inputs, y_known)[1]
-    *gradients, grad_known = pull(grad_y[:, :, known:, : y_known.shape[-1]])
-    return *gradients, grad_known + grad_y[:, :, :known, : y_known.shape[-1]]
+    *gradients, grad_known = pull(grad_y[:, :, known:])
+    return *gradients, grad_known + grad_y[:, :, :known]
 
 
-def forward(inputs: Sequence[Tensor], rows: Rows, scale: float, y_known: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Outputs of all rows, those known first, and what the way back needs; float32 or float64."""
-    *vectors, gate = (t.detach() for t in inputs)
-    d = vectors[0].shape[-1]
-    padded = [padded_rows(t) for t in vectors]
-    y = empty_like(padded[0])
+def forward(
+    inputs: Sequence[Tensor], rows: Rows, scale: float, y_known: Tensor | None = None, *, differentiable: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Outputs of all rows, those known first, and what the way back needs besides."""
+    *vectors, gate = (t.detach().contiguous() for t in inputs)
+    sweep = _Sweep(rows, vectors, scale)
+    rest, stats = saved_like(inputs, rows.pattern)
+    y, rest = empty_like(vectors[0]), empty_like(rest if differentiable else rest[:, :, :0])
     if rows.known and y_known is not None:
-        y[:, :, : rows.known] = padded_rows(y_known.detach())
-    stats = saved_like(inputs).zero_()  # not all are written, and none may be random
-    sweep = _Sweep(rows, padded[0], padded[1], scale)
-    sweep.run(_forward, [*padded, gate.contiguous(), y, stats], sweep.forward_scratch)
-    return (y if y.shape[-1] == d else y[..., :d].contiguous()), stats
+        y[:, :, : rows.known] = y_known.detach()
+        rest[:, :, : rows.known] = 0
+    terms = (y, rest) if rest.numel() else (y,)
+    stats.zero_()  # not all are written, and none may be random
+    written = [argument(*terms, read=rows.known > 0, written=True), stats]
+    sweep.run(_forward, [*sweep.reads(vectors), gate.to(stats.dtype), *written], sweep.forward_scratch)
+    return y, rest, stats
 
 
-def saved_like(inputs: Sequence[Tensor]) -> Tensor:
-    """A few numbers of each row's softmax."""
-    gate = inputs[5]
-    return gate.new_empty((*gate.shape, STATS))
+def saved_like(inputs: Sequence[Tensor], pattern: Stage) -> tuple[Tensor, Tensor]:
+    """What outputs in half precision lack of those that are fed back, and a few numbers of each row's softmax."""
+    x, gate, dtype = inputs[0], inputs[5], compute_dtype(inputs[0])
+    rounded = pattern.recurrent and x.dtype != dtype
+    stats = gate.new_empty((*gate.shape, STATS), dtype=dtype)
+    return x.new_empty((*x.shape[:2], x.shape[2] if rounded else 0, x.shape[3])), stats
 
 
 def backward(
-    grad_y: Tensor, y: Tensor, saved: Tensor, inputs: Sequence[Tensor], rows: Rows, scale: float
+    grad_y: Tensor, saved: Sequence[Tensor], inputs: Sequence[Tensor], rows: Rows, scale: float
 ) -> tuple[Tensor, ...]:
-    """Gradients of the inputs and of the known outputs."""
-    *vectors, gate = (t.detach() for t in inputs)
-    d, dk = vectors[0].shape[-1], vectors[1].shape[-1]
-    padded = [padded_rows(t) for t in vectors]
-    x = padded[0]
-    dx, dqa, dka, dqb, dkb = (empty_like(t) for t in padded)
-    dgate = torch.empty_like(gate, memory_format=torch.contiguous_format)
-    dy_known = x.new_empty((*x.shape[:2], rows.known, x.shape[-1]))
-    sweep = _Sweep(rows, x, padded[1], scale)
-    if rows.pattern.direct != "all":  # not written: A's single weight is 1
-        dqa, dka = _zeros(dqa), _zeros(dka)
-        dx[:, :, : rows.known] = 0
-    if not rows.pattern.recurrent or sweep.plan.widest <= 1:
-        dqb, dkb = _zeros(dqb), _zeros(dkb)
-    written = [dx, *(t if t.is_contiguous() else t[..., :0] for t in (dqa, dka, dqb, dkb)), dgate, dy_known]
-    stored = [*padded, gate.contiguous(), padded_rows(y.detach()), saved, padded_rows(grad_y.detach())]
+    """Gradients of the inputs and of the known outputs, from those of all outputs; `saved` is what `forward` gave."""
+    *vectors, gate = (t.detach().contiguous() for t in inputs)
+    y, rest, stats, dy = (t.detach().contiguous() for t in (*saved, grad_y))
+    sweep = _Sweep(rows, vectors, scale)
+    gradients = [empty_like(t) if used else _zeros(t) for t, used in zip(vectors, sweep.used, strict=True)]
+    dgate = torch.empty_like(gate, dtype=stats.dtype)
+    dy_known = dy.new_empty((*dy.shape[:2], rows.known, dy.shape[-1]))
+    terms = (y, rest) if rest.numel() else (y,)
+    outputs = argument(*terms) if rows.pattern.recurrent else sweep.nothing
+    arguments = [*sweep.reads(vectors), gate.to(stats.dtype), outputs, stats, argument(dy)]
+    arguments += [*sweep.writes(gradients), dgate, argument(dy_known, read=False, written=True)]
     if rows.general:
-        sweep.run(_scatter, [*stored, *written], sweep.scatter_scratch)
+        sweep.run(_scatter, arguments, sweep.scatter_scratch)
     else:
-        sweep.run(_backward, [*stored, *written], sweep.backward_scratch)
-    return dx[..., :d], *(t[..., :dk] for t in (dqa, dka, dqb, dkb)), dgate, dy_known[..., :d]
+        sweep.run(_backward, arguments, sweep.backward_scratch)
+    if rows.pattern.direct != "all":
+        gradients[0][:, :, : rows.known] = 0  # not written: A's single weight is that of the row itself
+    return *gradients, dgate.to(gate.dtype), dy_known
 
 
 class _Sweep:
     """One call of a kernel over all sequences and heads."""
 
-    def __init__(self, rows: Rows, x: Tensor, q: Tensor, scale: float) -> None:
+    def __init__(self, rows: Rows, vectors: Sequence[Tensor], scale: float) -> None:
+        x, q = vectors[:2]
         self.rows, self.plan, self.x = rows, rows.plan(kernel_plan), x
-        self.heads, self.d, self.dk = x.shape[0] * x.shape[1], x.shape[-1], q.shape[-1]
-        self.scale = scalar(x, scale)
+        self.heads, self.d, self.dk = x.shape[0] * x.shape[1], padded_size(x.shape[-1]), padded_size(q.shape[-1])
+        self.scale, self.nothing = scalar(x, scale), x.new_empty((*x.shape[:2], 0, UNIT), dtype=compute_dtype(x))
         # Wide rows and long sequences gain from large blocks, in which the windows of far strides overlap.
         if self.plan.widest <= UNIT:
             self.block = 128 if rows.longest <= 8192 else 512
@@ -173,15 +178,38 @@ class _Sweep:
         most = _LARGEST_AREA // (self.plan.widest + 1) // UNIT * UNIT
         self.block = max(min(self.block, -(-rows.longest // UNIT) * UNIT, most), UNIT)
 
-    def run(self, kernel: Kernel, tensors: list[Tensor], scratch: Callable[[], list[Array]]) -> None:
+    @property
+    def used(self) -> tuple[bool, ...]:
+        """Which of x, qa, ka, qb, kb matter: over a single source, a softmax is 1 whatever the scores."""
+        a = self.rows.pattern.direct == "all"
+        b = self.rows.pattern.recurrent and self.plan.widest > 1
+        return True, a, a, b, b
+
+    def reads(self, vectors: Sequence[Tensor]) -> list[Argument]:
+        read = [argument(t) for t in vectors]
+        x = read[0]
+        unused = x[:, :, :0] if isinstance(x, Tensor) else self.nothing  # another dtype would be another kernel
+        return [t if used else unused for t, used in zip(read, self.used, strict=True)]
+
+    def writes(self, vectors: Sequence[Tensor]) -> list[Argument]:
+        written = (argument(t, read=False, written=True) for t in vectors)
+        return [t if used else self.nothing for t, used in zip(written, self.used, strict=True)]
+
+    def run(self, kernel: Kernel, arguments: list[Argument], scratch: Callable[[], list[Array]]) -> None:
         p, rows = self.plan, self.rows
-        arrays = [as_array(t) for t in tensors]
         back = kernel is _backward
         shape = [p.offsets, p.table, p.starts, p.widths, *((p.within, p.last_reader) if back else ())]
-        shape += [p.cuts, rows.known]
-        shape += [p.widest, self.d, self.dk, span(self.d, self.x), span(self.dk, self.x)]
-        shape += [self.scale, rows.pattern.direct == "all", rows.pattern.recurrent, self.block, self.group]
-        in_threads(kernel.bind(*arrays, *shape), self.heads, rows.cuts, scratch)
+        sizes = [rows.known, p.widest, self.d, self.dk, span(self.d, self.x), span(self.dk, self.x)]
+        sizes += [self.scale, rows.pattern.direct == "all", rows.pattern.recurrent, self.block, self.group]
+
+        def bind(arrays: list[Array], cuts: Integers) -> Callable[..., None]:
+            return kernel.bind(*arrays, *shape, cuts, *sizes)
+
+        tensors = [t for t in arguments if isinstance(t, Tensor)]
+        if len(tensors) == len(arguments):
+            in_threads(bind([as_array(t) for t in tensors], p.cuts), self.heads, rows.cuts, scratch)
+        else:
+            run_buffered(bind, arguments, self.heads, rows, scratch)
 
     def forward_scratch(self) -> list[Array]:
         area = self.block * (-(-(self.plan.widest + 1) // UNIT) * UNIT)

@@ -98,14 +98,15 @@ class _SlurmJob:
     attempts: int = 1
 
     def poll(self) -> int | None:
-        """The cell's files say how it ended; submitit's result, which is a pickle, is not read."""
+        """The cell's files say how it ended; submitit's own result, a pickle, is not read."""
         if not self.job.done():
             return None
         if (self.folder / record.FILE).exists():
             shutil.rmtree(self.folder / _FOLDER, ignore_errors=True)
             return 0
         state = self.job.state
-        vanished = not self.job.paths.result_pickle.exists() and not state.startswith(_FINAL)
+        result = self.job.paths.result_pickle
+        vanished = not result.exists() and not state.startswith(_FINAL)
         if vanished and self.attempts < _ATTEMPTS:
             self.attempts += 1
             self.job = self.executor.submit(self.task)
