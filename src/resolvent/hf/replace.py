@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Iterable
 from typing import ClassVar, Literal, final
@@ -176,7 +177,7 @@ def replace_attention(
                 layer.copy_to_feedback()
     elif feedback != "fresh":
         raise ValueError(f"expected feedback to start as 'copy' or 'fresh', got {feedback!r}.")
-    replaced.generation_config = model.generation_config
+    replaced.generation_config = copy.deepcopy(model.generation_config)
     return replaced.to(model.device, model.dtype).train(model.training)
 
 
