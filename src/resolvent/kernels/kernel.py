@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from resolvent.kernels import process
 from resolvent.kernels.variant import KernelVariant
@@ -26,6 +28,23 @@ Run = Callable[[Sequence[object], Sequence[object]], None]  # of arguments, and 
 _LETTERS = {bool: "b", np.bool_: "b", int: "i", np.int64: "i", np.float32: "f", np.float64: "d"}
 _PACKED = {"b": "q", "i": "q", "f": "f4x", "d": "d"}
 _recorded: ContextVar[list[KernelVariant] | None] = ContextVar("recorded", default=None)
+
+
+class Memory(NamedTuple):
+    """A contiguous array as its type in NumPy's letters, its address and its length: quicker to make than an array.
+
+    Whoever makes it keeps what lies there alive.
+    """
+
+    kind: str
+    address: int
+    length: int
+
+    def array(self) -> npt.NDArray[np.generic]:
+        dtype = np.dtype(self.kind)
+        memory = (ctypes.c_byte * (self.length * dtype.itemsize)).from_address(self.address)
+        array: npt.NDArray[np.generic] = np.ctypeslib.as_array(memory).view(dtype)
+        return array
 
 
 class Kernel:
@@ -85,7 +104,8 @@ class Kernel:
 
     def _numba(self, arguments: Sequence[object], _: Sequence[object]) -> None:
         module, _, function = self.name.partition(".")
-        getattr(import_module(f"resolvent.kernels.{module}"), function)(*arguments)
+        arrays = (argument.array() if isinstance(argument, Memory) else argument for argument in arguments)
+        getattr(import_module(f"resolvent.kernels.{module}"), function)(*arrays)
 
 
 @contextmanager
@@ -110,6 +130,9 @@ def _unpack(arguments: Sequence[object]) -> tuple[list[str], list[object]]:
             shape = memory["shape"]
             types.append(memory["typestr"] if len(shape) == 1 else f"{memory['typestr']}:{len(shape)}")
             values += (memory["data"][0], *shape)
+        elif kind is Memory:
+            types.append(argument.kind)  # type: ignore[attr-defined]
+            values += (argument.address, argument.length)  # type: ignore[attr-defined]
         elif kind is tuple:
             types.append(f"t{len(argument)}")  # type: ignore[arg-type]
         elif kind not in _LETTERS:

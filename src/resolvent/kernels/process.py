@@ -6,6 +6,7 @@ file appears as a whole, and a process that is killed leaves a lock that has end
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -117,3 +118,10 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+@atexit.register
+def _let_go() -> None:
+    """Those that still compile go on for others; `subprocess` would warn that nobody has waited for them."""
+    for child in (*_started.values(), *_others.values()):
+        child.returncode = 0 if child.poll() is None else child.returncode

@@ -127,21 +127,26 @@ class DecodeCache(TensorCache):
 
         Where all stand at one position, they are listed once.
         """
-        positions, expiry = self.positions[group], self.expiry[group]
-        if len(positions) == 1 or (positions == positions[0]).all():
-            positions, expiry = positions[:1], expiry[:1]
+        positions = self._distinct(group)
         if self.pattern.contiguous_columns:  # whatever is still alive
-            alive = expiry >= positions[:, None]
+            if len(positions) == 1:
+                slots = np.flatnonzero(self.expiry[group.start] >= positions[0])
+                return slots, np.array([0, len(slots)])
+            alive = self.expiry[group] >= self.positions[group, None]
             return np.ascontiguousarray(np.nonzero(alive)[1]), np.concatenate([_ZERO, alive.sum(1).cumsum()])
-        listed = [_slots_read(self.pattern, position) for position in positions.tolist()]
+        listed = [_slots_read(self.pattern, position) for position in positions]
         if len(listed) == 1:
             return listed[0], np.array([0, len(listed[0])])
         return np.concatenate(listed), np.array([0, *map(len, listed)]).cumsum()
 
+    def _distinct(self, group: slice) -> list[int]:
+        """The position of each sequence, or one if it is that of all."""
+        positions: list[int] = self.positions[group].tolist()
+        return positions[:1] if len(positions) == 1 or len(set(positions)) == 1 else positions
+
     def take(self, group: slice) -> Integers:
         """Count one token of each sequence as seen: the slot that it takes, -1 if none; listed as `reads` are."""
-        positions = self.positions[group]
-        distinct = [int(positions[0])] if (positions == positions[0]).all() else positions.tolist()
+        distinct = self._distinct(group)
         slots = [self.pattern.slot(position) for position in distinct]
         for b, (position, slot) in enumerate(zip(distinct, slots, strict=True)):
             if 0 <= slot < self.slots:  # the last token of a full cache is read by none

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.kernels import UNIT, Kernel
+from resolvent.kernels import UNIT, Kernel, Memory
 from resolvent.ops import portable
 from resolvent.ops.backend import Token
 from resolvent.ops.cpu.layout import as_array, scalar, span
@@ -30,14 +30,17 @@ def step(token: Token, scale: float) -> Tensor:
     y = x.new_empty((*gate.shape, d))
     kept = [cache.get(name, _NOTHING[x.dtype]) for name in ("values", "keys_a", "outputs", "keys_b")]
     slots = max(tensor.shape[2] for tensor in cache.values()) if cache else 0
-    arrays = [as_array(t) for t in (*inputs, *kept, y)]
+    tensors = [t.contiguous().resolve_neg() for t in (*inputs, *kept, y)]
+    letters = as_array(_NOTHING[x.dtype]).dtype.str
+    arrays = [Memory(letters, t.data_ptr(), t.numel()) for t in tensors]
     sizes, scored = (d, dk, span(d, x), span(dk, x)), "keys_b" in cache
     share = heads // max(groups, 1)
     settings = (reads, begins, writes, heads, slots, share, *sizes, scalar(x, scale), direct, recurrent, scored)
-    capacity = (int(np.diff(begins).max()) // UNIT + 2) * UNIT
+    most = len(reads) if len(writes) == 1 else int(np.diff(begins).max())
+    capacity = (most // UNIT + 2) * UNIT
 
     def work(first: int, last: int) -> None:
-        scratch = np.empty(capacity + 2, dtype=arrays[0].dtype)
+        scratch = np.empty(capacity + 2, dtype=letters)
         decode(*arrays, *settings, scratch, scratch[capacity:], first, last)
 
     if len(reads) * heads * batch // len(writes) < _WORTH_THREADS:
