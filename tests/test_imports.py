@@ -14,7 +14,7 @@ SOURCE = Path(rv.__file__).parent
 # From left to right: a box imports only boxes to its left (and itself).
 FLOW = [
     "errors", "notebook", "files", "disk_cache", "untrusted", "fields", "tensor_files", "kernels", "patterns", "rules",
-    "analysis", "ops", "coefficients", "mixer", "model", "batch", "text", "tasks", "train", "bench", "report",
+    "analysis", "ops", "coefficients", "mixer", "model", "batch", "text", "tasks", "hf", "train", "bench", "report",
     "studies", "cli",
 ]  # fmt: skip
 WITHOUT_TORCH = [
@@ -126,7 +126,18 @@ def test_layers_load_no_compiler() -> None:
 
 
 def test_import_loads_no_optional_package() -> None:
-    heavy = ["torch", "numba", "scipy", "matplotlib", "rich", "typer", "safetensors", "tiktoken", "pyarrow"]
+    heavy = [
+        "torch",
+        "numba",
+        "scipy",
+        "matplotlib",
+        "rich",
+        "typer",
+        "safetensors",
+        "tiktoken",
+        "pyarrow",
+        "transformers",
+    ]
     code = f"import sys, resolvent; print([m for m in {heavy} if m in sys.modules])"
     assert in_a_new_process(code).strip() == "[]"
 

@@ -26,7 +26,7 @@ def test_examples_run_and_show_something(script: Path, tmp_path: Path) -> None:
 def test_the_examples_are_those_that_the_tutorial_names() -> None:
     text = (ROOT / "docs" / "tutorial.md").read_text()
     assert all(f"](../examples/{script.name})" in text for script in EXAMPLES)
-    assert len(EXAMPLES) == 4
+    assert len(EXAMPLES) == 5
 
 
 def test_cells_share_names_and_end_in_what_they_show(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from resolvent.cli.display import RunDisplay
+from resolvent.cli.evaluate import on_tasks, show
 from resolvent.cli.models import RunFolder, TokenizerName
 from resolvent.cli.run_name import default_folder
 from resolvent.cli.session import Session
@@ -148,7 +149,13 @@ def _utilization(record: Record) -> str:
 def evaluate_model(
     run: RunFolder,
     *,
-    corpus: Annotated[Path, typer.Option(help="Folder of a prepared text.")],
+    corpus: Annotated[Path | None, typer.Option(help="Folder of a prepared text.")] = None,
+    tasks: Annotated[
+        list[Path] | None,
+        typer.Option(help="Instead of a text: YAML file of a task of lm-eval, with its data beside it (repeatable)."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Documents of each task.  \\[default: all]")] = None,
+    tokenizer: TokenizerName = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "validation",
     context: Annotated[
         int | None,
@@ -167,7 +174,17 @@ def evaluate_model(
     batch: Annotated[int, typer.Option(help="Windows per batch.")] = 8,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the perplexity and bits per byte of a model on a text."""
+    """Measure the perplexity and bits per byte of a model on a text, or its metrics on tasks of lm-eval.
+
+    Tasks are local files, and nothing is downloaded. `resolvent long-context`
+    writes some; the model may then be a folder of transformers, too.
+    """
+    if (corpus is None) == (not tasks):
+        raise SettingError("expected --corpus, the folder of a prepared text, or --tasks, YAML files; and not both.")
+    if corpus is None:
+        results = on_tasks(run, tasks or [], tokenizer, limit, batch)
+        print(json.dumps(results, indent=2)) if as_json else show(results)
+        return
     from resolvent.train.model_source import open_model
     from resolvent.train.perplexity import on_text
     from resolvent.train.processes import default_device

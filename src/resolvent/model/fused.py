@@ -33,12 +33,18 @@ class _UnknownError(Exception):
     """Something that the compiled function does not know."""
 
 
-def next_logits(model: LanguageModel, tokens: Tensor, cache: Caches) -> Tensor | None:
-    """Logits (B, 1, vocab_size) after one more token of each sequence, (B, 1); None if modules must do it."""
+def next_logits(
+    model: LanguageModel, tokens: Tensor, cache: Caches, skipped: Sequence[nn.Module] = ()
+) -> Tensor | None:
+    """Logits (B, 1, vocab_size) after one more token of each sequence, (B, 1); None if modules must do it.
+
+    `skipped` are modules around the model that would have taken part: nobody may look at them either.
+    """
     if not _unobserved(tokens):
         return None
     given: list[Tensor] = []  # gates that are the same for every token, which must live until the end
     try:
+        _check(*skipped)
         shape = _shape(model)
         layers = zip(model.blocks, cache.values(), strict=True)
         blocks = [_block(block, own, shape, given) for block, own in layers]  # type: ignore[arg-type]
@@ -82,6 +88,8 @@ def _block(block: Block, cache: Cache, shape: StackShape, given: list[Tensor]) -
     if type(mixer) is not Mixer or type(coefficients) is not SoftmaxCoefficients or mixer.convolution is not None:
         raise _UnknownError
     _check(mixer, coefficients, block)
+    if block.dropout and block.training:
+        raise _UnknownError
     layer = mixer.layer
     if type(layer.rule) is not Softmax or (layer.head_dim, layer.rope) != (shape.head_dim, shape.rope):
         raise _UnknownError

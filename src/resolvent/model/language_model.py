@@ -8,7 +8,7 @@ from typing import Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, gelu, linear
+from torch.nn.functional import cross_entropy, dropout, gelu, linear
 from torch.utils.checkpoint import checkpoint
 
 from resolvent.coefficients import Positions, positions_of
@@ -32,6 +32,7 @@ class Block(nn.Module):
 
     def __init__(self, config: ModelConfig, index: int, backend: str | Backend) -> None:
         super().__init__()
+        self.dropout = 0.0  # in training: of what the mixer and the MLP add
         dim, bias, specs = config.dim, config.bias, config.patterns_of(index)
         self.norm_mixer = nn.LayerNorm(dim, bias=bias)
         self.mixer = Mixer(
@@ -49,10 +50,12 @@ class Block(nn.Module):
         self.mlp_out = nn.Linear(config.inner_dim, dim, bias)
 
     def forward(self, x: Tensor, positions: Positions, cache: Cache | None = None) -> Tensor:
-        x = x + self.mixer.at(self.norm_mixer(x), positions, cache)
+        x = x + self._dropped_out(self.mixer.at(self.norm_mixer(x), positions, cache))
         inner = gelu(self.mlp_in(self.norm_mlp(x)))  # by erf: by tanh it is several times slower on a CPU
-        result: Tensor = x + self.mlp_out(inner)
-        return result
+        return x + self._dropped_out(self.mlp_out(inner))
+
+    def _dropped_out(self, x: Tensor) -> Tensor:
+        return dropout(x, self.dropout) if self.dropout and self.training else x
 
 
 class LanguageModel(nn.Module):
@@ -132,7 +135,7 @@ class LanguageModel(nn.Module):
 
         `max_tokens` fixes the size of a new cache; `last_only` gives logits after the last token alone.
         """
-        self._check(tokens)
+        self.check_tokens(tokens)
         if cache is None:
             cache = self.make_cache(tokens.shape[0], max_tokens)
         else:
@@ -259,13 +262,16 @@ class LanguageModel(nn.Module):
 
     def _hidden(self, tokens: Tensor, cu_seqlens: Indices | None, start: Indices | None) -> Tensor:
         """For `loss` and `forward`, too: where weights are sharded, each is a pass, and no pass is inside another."""
-        self._check(tokens)
+        self.check_tokens(tokens)
         return self._through(
             tokens, positions_of(tokens.shape[0], tokens.shape[1], tokens.device, cu_seqlens, start), None
         )
 
     def _through(self, tokens: Tensor, positions: Positions, cache: Cache | None) -> Tensor:
-        x = self.embedding(tokens)
+        return self.at(self.embedding(tokens), positions, cache)
+
+    def at(self, x: Tensor, positions: Positions, cache: Cache | None = None) -> Tensor:
+        """What `hidden` and `extend` do with embedded tokens (B, N, dim), at positions that the cache has room for."""
         recompute = self.recompute and self.training and cache is None and torch.is_grad_enabled()
         for i, block in enumerate(self.blocks):
             if recompute:
@@ -281,7 +287,8 @@ class LanguageModel(nn.Module):
     def _summed_loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
         return cross_entropy(at_least_float32(self.logits(hidden)), targets, reduction="sum")
 
-    def _check(self, tokens: Tensor) -> None:
+    def check_tokens(self, tokens: Tensor) -> None:
+        """Raise an error unless these are (B, N) integers of the vocabulary."""
         if tokens.ndim != 2 or tokens.shape[1] < 1 or tokens.dtype not in (torch.int64, torch.int32):
             raise ValueError(
                 "expected tokens as int64 or int32 of shape (B, N) with N ≥ 1, "

