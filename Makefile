@@ -15,7 +15,7 @@ CASES   ?=
 RECORDS ?= docs/records/bench-two-cores.jsonl
 QUICK   ?=
 
-.PHONY: help setup demo test check slow cluster fuzz bench docs dist dist-test clean
+.PHONY: help setup demo test check slow cluster tools fuzz bench docs dist dist-test clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 11
@@ -48,6 +48,11 @@ slow: $(STAMP) ## run the slow studies too
 cluster: $(STAMP) ## install Ray and submitit, and run studies on clusters of both on this machine
 	$(PIP) -e '.[ray,slurm]'
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest tests/studies/test_engines.py
+
+# They bring forty packages, which no other test needs.
+tools: $(STAMP) ## install Trainer's needs, TRL, peft and lm-eval, and run models of ours with them
+	$(PIP) -e '.[tools]'
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest tests/hf/test_tools.py tests/hf/test_evaluate.py tests/hf/test_page.py
 
 fuzz: $(STAMP) ## random cases against oracles: make fuzz SECONDS=600 SEED=7
 	$(BIN)/python -m fuzz --seed $(SEED) $(if $(CASES),--cases $(CASES),--seconds $(SECONDS))

@@ -38,16 +38,26 @@ def evaluate(
     """
     harness = _lm_eval()
     settings = [read_task(path) for path in tasks]
-    wrapped = from_language_model(model) if isinstance(model, LanguageModel) else model
-    wrapped = import_module("lm_eval.models.huggingface").HFLM(
-        pretrained=wrapped.eval(), tokenizer=tokenizer, batch_size=batch_size, max_length=_LONGEST, backend="causal",
-        device=str(wrapped.device),
-    )  # fmt: skip
+    wrapped = harness_model(model, tokenizer, batch_size=batch_size)
     manager = import_module("lm_eval.tasks").TaskManager(include_defaults=False)
     output = harness.simple_evaluate(
         wrapped, tasks=settings, task_manager=manager, limit=limit, bootstrap_iters=0, log_samples=False
     )
     return {name: _metrics(values) for name, values in output["results"].items()}
+
+
+def harness_model(
+    model: PreTrainedModel | LanguageModel, tokenizer: PreTrainedTokenizerBase, *, batch_size: int = 8
+) -> object:
+    """A model as lm-eval takes it, for its own `simple_evaluate`: an `HFLM` that cuts no text."""
+    _lm_eval()
+    inner = from_language_model(model) if isinstance(model, LanguageModel) else model
+    kind = import_module("lm_eval.models.huggingface").HFLM
+    wrapped: object = kind(
+        pretrained=inner.eval(), tokenizer=tokenizer, batch_size=batch_size, max_length=_LONGEST, backend="causal",
+        device=str(inner.device),
+    )  # fmt: skip
+    return wrapped
 
 
 def read_task(path: Path) -> dict[str, object]:
