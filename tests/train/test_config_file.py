@@ -1,4 +1,4 @@
-"""Settings in TOML: all of them come back, mistakes are named, and options stand over the file."""
+"""Settings in TOML: all of them come back, mistakes are named, and options override the file."""
 
 import json
 from pathlib import Path

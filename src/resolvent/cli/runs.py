@@ -42,7 +42,8 @@ app.add_typer(runs, name="runs")
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with runs in it, at any depth.")]
 TaskName = Annotated[str | None, typer.Option(help="Only runs on this task.")]
 PatternName = Annotated[
-    str | None, typer.Option(help="Only runs with this pattern in some layer; 'exponential*' for all that begin so.")
+    str | None,
+    typer.Option(help="Only runs with this pattern in some layer; 'exponential*' matches all that start with it."),
 ]
 StateName = Annotated[str | None, typer.Option(help="Only runs in this state: running, finished or interrupted.")]
 Settings = Annotated[
@@ -117,10 +118,14 @@ def clean_runs(
     state: Annotated[str, typer.Option(help="Runs in this state: interrupted or finished.")] = "interrupted",
     where_settings: Settings = None,
     older: Annotated[
-        str, typer.Option(metavar="AGE", help="Only runs not written to for so long, such as 30min, 12h or 7d.")
+        str,
+        typer.Option(metavar="AGE", help="Only runs not written to for at least this long, such as 30min, 12h or 7d."),
     ] = "0d",
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="Remove checkpoints alone: such runs begin again from the first step.")
+        bool,
+        typer.Option(
+            "--checkpoints", help="Remove only checkpoints: unfinished runs then restart from the first step."
+        ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
 ) -> None:

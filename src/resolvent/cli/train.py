@@ -37,7 +37,9 @@ Changes = Annotated[
 def train_model(
     task: Annotated[
         str | None,
-        typer.Argument(metavar="TASK", help="copy, recall, multihop, or text with --corpus; may stand in --config."),
+        typer.Argument(
+            metavar="TASK", help="copy, recall, multihop, or text with --corpus; optional if --config names it."
+        ),
     ] = None,
     *,
     config_file: Annotated[
@@ -45,7 +47,7 @@ def train_model(
         typer.Option(
             "--config",
             metavar="FILE",
-            help="TOML file of settings, such as the config.toml of a run; options stand over it.",
+            help="TOML file of settings, such as the config.toml of a run; options override it.",
         ),
     ] = None,
     patterns: Annotated[
@@ -83,7 +85,7 @@ def train_model(
     changes: Changes = None,
     track: Annotated[
         list[str] | None,
-        typer.Option(help="Also hand metrics to tensorboard, trackio or wandb, if installed (repeatable)."),
+        typer.Option(help="Also log metrics to tensorboard, trackio or wandb, if installed (repeatable)."),
     ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Train even if it takes more than a day, or more memory than is free.")
