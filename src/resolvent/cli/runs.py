@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from resolvent.train.runs import Run
 
+_WIDEST = 1000  # characters
 _UNITS = {"min": 60, "h": 3_600, "d": 86_400}
 
 
@@ -71,7 +72,7 @@ def list_runs(
     if as_json:
         print(json.dumps([run.to_dict() for run in selected], indent=2))
     elif selected:
-        Console().print(list_table(selected, time.time()))
+        _console().print(list_table(selected, time.time()))
     else:
         print(f"no such runs in {folder}", file=sys.stderr)
 
@@ -97,7 +98,7 @@ def compare_runs(
     if as_json:
         print(json.dumps({"runs": [run.to_dict() for run in compared], "different": different}, indent=2))
     else:
-        console = Console()
+        console = _console()
         if different:
             console.print(report.settings_table([run.name for run in compared], different))
         else:
@@ -156,6 +157,12 @@ def clean_runs(
         elif removal.run.folder.exists() and not checkpoints:
             print(f"{removal.run.folder} has other files: kept with them", file=sys.stderr)
     print(f"removed {total}")
+
+
+def _console() -> Console:
+    """As wide as a terminal; in a file or a pipe, as wide as tables are, so that no name is broken."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDEST)
 
 
 def _selected(
