@@ -14,7 +14,7 @@ from resolvent.kernels import STATS, UNIT, Kernel
 from resolvent.ops import portable
 from resolvent.ops.autograd import VmapInfo, map_in_front
 from resolvent.ops.cpu.buffers import Argument, Array, argument, run_buffered
-from resolvent.ops.cpu.layout import as_array, padded_size, scalar, span
+from resolvent.ops.cpu.layout import as_array, padded_size, pair_span, scalar, span
 from resolvent.ops.cpu.memory import empty_like
 from resolvent.ops.cpu.plan import kernel_plan
 from resolvent.ops.cpu.threads import in_threads
@@ -199,7 +199,8 @@ class _Sweep:
         p, rows = self.plan, self.rows
         back = kernel is _backward
         shape = [p.offsets, p.table, p.starts, p.widths, *((p.within, p.last_reader) if back else ())]
-        sizes = [rows.known, p.widest, self.d, self.dk, span(self.d, self.x), span(self.dk, self.x)]
+        sizes = [rows.known, p.widest, self.d, self.dk, span(self.d, self.x)]
+        sizes += [*((pair_span(self.d, self.x),) if back else ()), span(self.dk, self.x)]
         sizes += [self.scale, rows.pattern.direct == "all", rows.pattern.recurrent, self.block, self.group]
 
         def bind(arrays: list[Array], cuts: Integers) -> Callable[..., None]:
@@ -211,23 +212,27 @@ class _Sweep:
         else:
             run_buffered(bind, arguments, self.heads, rows, scratch)
 
+    @property
+    def _area(self) -> int:
+        """Numbers in the columns of a block: `pitch_of` in `kernels/forward.py`, for the sources and the row itself."""
+        return (self.block + 2 * UNIT) * (self.plan.widest + 1)
+
     def forward_scratch(self) -> list[Array]:
-        area = self.block * (-(-(self.plan.widest + 1) // UNIT) * UNIT)
-        return [*self._empty(area, area, self.block), np.empty(self.block, dtype=np.int64)]
+        area = self._area
+        return [*self._empty(area, area, *[self.block] * 4), np.empty(self.block, dtype=np.int64)]
 
     def backward_scratch(self) -> list[Array]:
-        area = self.block * (-(-(self.plan.widest + 1) // UNIT) * UNIT)
-        kept = 0 if len(self.plan.last_reader) else self.plan.widest * (self.rows.longest + UNIT)
+        area, rounded = self._area, len(self.plan.last_reader) > 0
+        kept = area if rounded else self.plan.widest * (self.rows.longest + UNIT)
         a = kept if self.rows.pattern.direct == "all" else 0
         b = kept if self.rows.pattern.recurrent else 0
-        scored = b if self.plan.widest > 1 else 0
-        counts = [np.empty(self.block, dtype=np.int64) for _ in range(2)]
-        blocks = self._empty(*[area] * 4, *[self.block] * 3)
-        return [*blocks, *counts, *self._empty(self.rows.longest * self.d, a, b, a, scored)]
+        slopes = (0, 0) if rounded else (a, b if self.plan.widest > 1 else 0)
+        blocks, column = self._empty(*[area] * 4, *[self.block] * 5), np.empty(self.block, dtype=np.int64)
+        return [*blocks, column, *self._empty(self.rows.longest * self.d, a, b, *slopes)]
 
     def scatter_scratch(self) -> list[Array]:
         row = -(-(self.plan.widest + 1) // UNIT) * UNIT
-        return self._empty(*[row] * 4, 1, 1, self.rows.longest * self.d)
+        return self._empty(*[row] * 4, self.rows.longest * self.d)
 
     def _empty(self, *sizes: int) -> list[Array]:
         return [np.empty(size, dtype=self.scale.dtype) for size in sizes]
