@@ -143,7 +143,7 @@ def _receive_far(
 def _receive_near(
     kept_a, kept_b, pitch, dy, own, du, dx, x_at, offsets, within, b0, b1, end, begun, direct, recurrent, d, size
 ):
-    """dU and dX of rows b0 … b1 - 1, from the last on, from readers before `end`; from dY, or what has `begun`.
+    """All dU and dX of rows b0 … b1 - 1, from the last on, from readers before `end`; from dY, or what has `begun`.
 
     `own` is what a row's dX takes of its own dU.
     """
@@ -201,7 +201,7 @@ def _receive(
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
 def _pass_on(kept_a, kept_b, pitch, column, dy, own, du, dx, x_at, j, b0, low, high, fresh, direct, recurrent, d, size):
-    """dU and dX of row j from its readers low ≤ i < high in a block from b0; `own` as in `_receive_near`."""
+    """Both dU and dX of row j from its readers low ≤ i < high in a block from b0; `own` as in `_receive_near`."""
     for e in range(0, d, len(size) * UNIT):
         o, p = np.uint64((x_at + j) * d + e), np.uint64(j * d + e)
         sums_u = load(dy, o, size) if fresh else load(du, p, size)
@@ -260,9 +260,7 @@ def query(
                 else:
                     sums = load(target, o, size)
                 c1 = min(c0 + group, widths[i - known])
-                sums = add(
-                    weights, r, pitch, keys, keys_at, offsets, table, starts, known, i, c0, c1, d, e, size, sums
-                )
+                sums = add(weights, r, pitch, keys, keys_at, offsets, table, starts, known, i, c0, c1, d, e, size, sums)
                 store(target, o, sums)
 
 
@@ -385,8 +383,8 @@ def backward(
                 dgate[q_at + b0 + r] = factor[r] - top[r] if fed else nil
             # Queries take from sources, keys from readers.
             if direct:
-                query(slope_a, pitch, slope_a, itself, direct, ka, x_at, dqa, q_at, offsets, table, starts, widths, known,
-                      b0, rows, dk, size_k, group)  # fmt: skip
+                query(slope_a, pitch, slope_a, itself, direct, ka, x_at, dqa, q_at, offsets, table, starts, widths,
+                      known, b0, rows, dk, size_k, group)  # fmt: skip
                 for r in range(rows):
                     own[r] = slope_a[itself + r]
             if scored_b:

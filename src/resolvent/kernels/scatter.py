@@ -131,8 +131,8 @@ def backward(
                 dgate[q_at + i] = mean_b - mean
             # What the row owes to its sources and to itself.
             if direct:
-                query(slope_a, single, slope_a, count, direct, ka, x_at, dqa, q_at, offsets, table, starts, widths, known,
-                      i, single, dk, size_k, group)  # fmt: skip
+                query(slope_a, single, slope_a, count, direct, ka, x_at, dqa, q_at, offsets, table, starts, widths,
+                      known, i, single, dk, size_k, group)  # fmt: skip
                 _give(weight_a, table, starts[i - known], count, du, i, dx, x_at, d, size)
                 _give_one(weight_a[count], du, i, dx, x_at + i, d, size)
                 _give(slope_a, table, starts[i - known], count, qa, q_at + i, dka, x_at, dk, size_k)

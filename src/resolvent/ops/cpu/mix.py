@@ -169,14 +169,7 @@ class _Sweep:
         self.rows, self.plan, self.x = rows, rows.plan(kernel_plan), x
         self.heads, self.d, self.dk = x.shape[0] * x.shape[1], padded_size(x.shape[-1]), padded_size(q.shape[-1])
         self.scale, self.nothing = scalar(x, scale), x.new_empty((*x.shape[:2], 0, UNIT), dtype=compute_dtype(x))
-        # Wide rows and long sequences gain from large blocks, in which the windows of far strides overlap.
-        if self.plan.widest <= UNIT:
-            self.block = 128 if rows.longest <= 8192 else 512
-        else:
-            self.block = 512 if self.plan.widest <= 96 else 2048
-        self.group = UNIT
-        most = _LARGEST_AREA // (self.plan.widest + 1) // UNIT * UNIT
-        self.block = max(min(self.block, -(-rows.longest // UNIT) * UNIT, most), UNIT)
+        self.block, self.group = sweep_sizes(self.plan.widest, rows.longest, rounded=len(self.plan.last_reader) > 0)
 
     @property
     def used(self) -> tuple[bool, ...]:
@@ -236,6 +229,23 @@ class _Sweep:
 
     def _empty(self, *sizes: int) -> list[Array]:
         return [np.empty(size, dtype=self.scale.dtype) for size in sizes]
+
+
+def sweep_sizes(widest: int, longest: int, *, rounded: bool) -> tuple[int, int]:
+    """Rows of a block, and sources of all its rows that are taken at a time.
+
+    Where rows are read as long as they live, these few are in the first-level cache, whatever the block. At fixed
+    distances, wide rows and long sequences gain from large blocks, in which the windows of far strides overlap.
+    """
+    group = UNIT
+    if rounded:
+        block, group = 128, 4 * UNIT
+    elif widest <= UNIT:
+        block = 128 if longest <= 8192 else 512
+    else:
+        block = 512 if widest <= 96 else 2048
+    most = _LARGEST_AREA // (widest + 1) // UNIT * UNIT
+    return max(min(block, -(-longest // UNIT) * UNIT, most), UNIT), group
 
 
 def _zeros(t: Tensor) -> Tensor:
