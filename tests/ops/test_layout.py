@@ -46,3 +46,16 @@ def test_blocks_are_whole_units_and_bounded(rounded: bool) -> None:
             assert block % UNIT == group % UNIT == 0
             assert UNIT <= block <= max(-(-longest // UNIT) * UNIT, UNIT)
             assert block == UNIT or block * (widest + 1) <= 1 << 21
+
+
+@pytest.mark.parametrize(("spec", "edges"), [("first-order", 2), ("local:5", 3), ("exponential", 6)])
+def test_what_stands_for_unused_inputs_adds_up_no_zeros(spec: str, edges: int) -> None:
+    """Gradients go to what matters, once; the others are still zero and not missing."""
+    inputs = {name: t.requires_grad_() for name, t in mixer_inputs(9, torch.float32, 1, 1, 16, 16).items()}
+    node = mix(inputs, spec, backend="cpu").grad_fn
+    while node is not None and node.name() != "_MixBackward":
+        node = node.next_functions[0][0]
+    assert node is not None
+    assert sum(following is not None for following, _ in node.next_functions) == edges
+    y = mix(inputs, "exponential", backend="cpu")[:, :, :2]  # where a softmax of B has one source
+    assert torch.autograd.grad(y.sum(), inputs["qb"])[0].abs().sum() == 0

@@ -36,10 +36,28 @@ def mix(inputs: Inputs, rows: Rows, scale: float, y_known: Tensor | None = None)
     splits = _channel_splits(inputs.x, rows)
     if splits > 1:
         return _in_splits(splits, inputs, rows, scale, y_known)
+    inputs = _without_stand_ins(inputs, rows)
     x = inputs.x
     known = x.new_zeros((*x.shape[:2], rows.known, x.shape[-1])) if y_known is None else y_known.to(x.dtype)
     y: Tensor = _Mix.apply(*inputs, known, rows, scale, torch.is_grad_enabled())[0]  # type: ignore[no-untyped-call]
     return y[:, :, rows.known :]
+
+
+def _without_stand_ins(inputs: Inputs, rows: Rows) -> Inputs:
+    """Where queries or keys do not matter, another input stands for them: it is not to add up zeros of its own size."""
+    used = (*_used(rows), True)
+    kept = [
+        t if used[number] or all(t is not before for before in inputs[:number]) else t.detach()
+        for number, t in enumerate(inputs)
+    ]
+    return Inputs(*kept)
+
+
+def _used(rows: Rows) -> tuple[bool, ...]:
+    """Which of x, qa, ka, qb, kb matter: over a single source, a softmax is 1 whatever the scores."""
+    a = rows.pattern.direct == "all"
+    b = rows.pattern.recurrent and rows.plan(kernel_plan).widest > 1
+    return True, a, a, b, b
 
 
 def _channel_splits(x: Tensor, rows: Rows) -> int:
@@ -169,14 +187,8 @@ class _Sweep:
         self.rows, self.plan, self.x = rows, rows.plan(kernel_plan), x
         self.heads, self.d, self.dk = x.shape[0] * x.shape[1], padded_size(x.shape[-1]), padded_size(q.shape[-1])
         self.scale, self.nothing = scalar(x, scale), x.new_empty((*x.shape[:2], 0, UNIT), dtype=compute_dtype(x))
+        self.used = _used(rows)
         self.block, self.group = sweep_sizes(self.plan.widest, rows.longest, rounded=len(self.plan.last_reader) > 0)
-
-    @property
-    def used(self) -> tuple[bool, ...]:
-        """Which of x, qa, ka, qb, kb matter: over a single source, a softmax is 1 whatever the scores."""
-        a = self.rows.pattern.direct == "all"
-        b = self.rows.pattern.recurrent and self.plan.widest > 1
-        return True, a, a, b, b
 
     def reads(self, vectors: Sequence[Tensor]) -> list[Argument]:
         read = [argument(t) for t in vectors]
