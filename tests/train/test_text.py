@@ -22,7 +22,7 @@ from resolvent.text import Corpus, TextError, prepare
 from resolvent.train import Progress, Record, RunConfig, TrainConfig, checkpoint, train
 from resolvent.train.loop import make_optimizer
 from resolvent.train.perplexity import mean_loss, on_text, perplexity
-from resolvent.train.record import TextEvaluation
+from resolvent.train.evaluations import TextEvaluation
 from tests.operator_cases import TOLERANCE
 from tests.small_runs import WORDS
 

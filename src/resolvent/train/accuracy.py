@@ -13,7 +13,7 @@ from resolvent.batch import IGNORED, Batch
 from resolvent.model import LanguageModel
 from resolvent.train.precision import autocast
 from resolvent.train.processes import SINGLE, Processes
-from resolvent.train.record import AccuracyEvaluation, Slice
+from resolvent.train.evaluations import AccuracyEvaluation, Slice
 
 _BUCKETS = 8
 _ONE_BY_ONE = ("hops", "query")
