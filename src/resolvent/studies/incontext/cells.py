@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,10 +26,10 @@ _MODEL = ModelConfig(vocab_size=16, layers=2, dim=64, heads=4)
 _TRAIN = TrainConfig(warmup=25, beta_2=0.95, eval_batches=64, log_every=25, solved=None, spike=10.0)
 
 # Learning rates by structure: those with the least loss on seed 200, after 500 steps on 256 tokens, of _SWEEP. Chosen
-# for each structure by itself. What has no entry takes that of the nearest kin that has one, or the middle of the sweep.
+# for each structure by itself. Other sizes of `binomial` and `order` take that of the nearest size.
 RATES: dict[str, float] = {}
-_KIN = {"binomial": "binomial:15,lazy", "order": "order:15"}
-_MIDDLE = 5e-3
+_OTHERS = 5e-3
+_SIZE = re.compile(r"(?<=:)\d+")
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def cells(
     size = preset_of(preset)
     first = size.first_seed if first_seed is None else first_seed
     return [
-        Cell(Markov.name, str(pattern(structure)), seed, run_config(arm, structure, seed).changed(changes),
+        Cell(f"{Markov.name} {arm.name}", str(pattern(structure)), seed, run_config(arm, structure, seed).changed(changes),
              folder_of(out / "runs" / slug(arm.name), structure) / f"seed{seed}")
         for arm in size.arms
         for seed in range(first, first + (seeds or size.seeds))
@@ -151,9 +152,16 @@ def run_config(arm: Arm, structure: str, seed: int) -> RunConfig:
 
 
 def rate_of(structure: str) -> float:
-    """The learning rate chosen for a structure."""
-    kin = _KIN.get(structure.partition(":")[0], structure)
-    return RATES.get(structure, RATES.get(kin, _MIDDLE))
+    """The learning rate chosen for a structure, or for the one of its kind that is nearest in size."""
+    if structure in RATES:
+        return RATES[structure]
+    kin = [name for name in RATES if _SIZE.sub("", name) == _SIZE.sub("", structure) and _SIZE.search(name)]
+    return RATES[min(kin, key=lambda name: abs(_size(name) - _size(structure)))] if kin else _OTHERS
+
+
+def _size(structure: str) -> int:
+    found = _SIZE.search(structure)
+    return int(found[0]) if found else 0
 
 
 @lru_cache(maxsize=256)
