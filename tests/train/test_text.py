@@ -20,9 +20,9 @@ from resolvent.model import LanguageModel, ModelConfig
 from resolvent.tasks import TaskError, Text, task
 from resolvent.text import Corpus, TextError, prepare
 from resolvent.train import Progress, Record, RunConfig, TrainConfig, checkpoint, train
+from resolvent.train.evaluations import TextEvaluation
 from resolvent.train.loop import make_optimizer
 from resolvent.train.perplexity import mean_loss, on_text, perplexity
-from resolvent.train.evaluations import TextEvaluation
 from tests.operator_cases import TOLERANCE
 from tests.small_runs import WORDS
 

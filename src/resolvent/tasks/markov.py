@@ -1,4 +1,4 @@
-"""In-context Markov language: documents with a Markov chain each, and exact losses of readers that learn it by counting.
+"""In-context Markov language: documents with a Markov chain each, and exact losses of readers that count.
 
 Nothing can be learnt across documents but how to learn a chain from its walk, so a model's loss falls with how much of
 the past it gathers. The best possible loss is known, by position, and so is that of readers with a limited view.
@@ -76,7 +76,7 @@ class Markov(Task):
         entries = max(self.hidden**2, self.hidden * self.k) if self.hidden else self.k ** (self.order + 1)
         require(entries <= _LARGEST_TABLE, f"the table of a document has {entries:,} entries: expected at most "
                 f"{_LARGEST_TABLE:,}; use a smaller k, order or hidden.")  # fmt: skip
-        require(self.vocab_size in (0, self.k), f"the vocabulary is the chain's: expected vocab_size {self.k}, or none, "
+        require(self.vocab_size in (0, self.k), f"the vocabulary is the chain's: expected vocab_size {self.k}, "
                 f"got {self.vocab_size}.")  # fmt: skip
         object.__setattr__(self, "vocab_size", self.k)
 

@@ -11,6 +11,7 @@ import torch
 
 from resolvent.batch import IGNORED, Batch, Nats
 from resolvent.model import LanguageModel
+from resolvent.model.diagnostics import layer_weights
 from resolvent.text.batches import perplexity
 from resolvent.train.evaluations import DocumentEvaluation, ReaderLoss, Slice
 from resolvent.train.perplexity import token_losses
@@ -23,18 +24,19 @@ _FIRST = 8  # positions of the first two ranges; each range after them is twice 
 @torch.no_grad()
 def on_documents(
     model: LanguageModel, batches: Iterable[Batch], floor: str, *, precision: str = "float32",
-    processes: Processes = SINGLE, micro_batches: int = 1,
+    processes: Processes = SINGLE, micro_batches: int = 1, hops: int = 0,
 ) -> DocumentEvaluation:  # fmt: skip
     """Means over all targets, and over ranges of positions: 0 … 7, 8 … 15, 16 … 31 and so on.
 
-    `floor` is the reader that the standard error of the excess is about. Each process takes its rows; all return the
-    same.
+    `floor` is the reader that the standard error of the excess is about. With `hops`, the spectrum of the last layer
+    tells so many numbers of feedback steps apart. Each process takes its rows; all return the same.
     """
     was_training = model.training
     model.eval()
     sums: dict[str, npt.NDArray[np.float64]] = {}  # by reader, and of the model by an empty name: nats by position
     counted: npt.NDArray[np.int64] | None = None
     excesses: list[npt.NDArray[np.float64]] = []
+    spectrum: tuple[float, ...] = ()
     for batch in batches:
         own = _losses(model, batch, precision, processes, micro_batches)
         scored = batch.targets != IGNORED
@@ -43,6 +45,8 @@ def on_documents(
             sums[name] = sums.get(name, 0) + np.where(scored, nats, 0).sum(0)
         excess = np.where(scored, own - batch.readers[floor], 0).sum(1)
         excesses.append(excess / np.maximum(scored.sum(1), 1))
+        if hops and not spectrum:
+            spectrum = _hop_spectrum(model, batch, hops)
     model.train(was_training)
     if counted is None or not counted.any():
         raise ValueError("expected at least one target to predict, got none.")
@@ -61,7 +65,14 @@ def on_documents(
             for name, nats in sums.items()
             if name
         },
+        hop_spectrum=spectrum,
     )
+
+
+def _hop_spectrum(model: LanguageModel, batch: Batch, hops: int) -> tuple[float, ...]:
+    tokens = torch.from_numpy(np.ascontiguousarray(batch.tokens)).to(model.embedding.weight.device)
+    spectra = torch.cat([weights.hop_spectrum(hops).mean(0) for weights in layer_weights(model, tokens)[-1]])
+    return tuple(spectra.double().mean(0).tolist())
 
 
 def _losses(

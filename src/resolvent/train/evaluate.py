@@ -15,6 +15,7 @@ from resolvent.train.perplexity import announced, on_text
 from resolvent.train.processes import Processes
 
 Advance = Callable[[], None]
+_HOPS = 32  # numbers of feedback steps that the spectrum of a finished model tells apart
 _QUICK = 8  # evaluations of documents during training take this share of the batches
 
 
@@ -71,7 +72,8 @@ def _documents(
     assert isinstance(task, Markov), task.name
     batches = announced(task.held_out(settings.seed, settings.batch, _batches(config, quick)), advance)
     return on_documents(model, batches, task.floor, precision=settings.precision, processes=processes,
-                        micro_batches=settings.accumulate)  # fmt: skip
+                        micro_batches=settings.accumulate,
+                        hops=0 if quick or processes.count > 1 else _HOPS)  # fmt: skip
 
 
 EVALUATORS: dict[EvaluatedOn, Callable[[LanguageModel, RunConfig, Processes, bool, Advance], Evaluation]] = {

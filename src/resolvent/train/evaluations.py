@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from typing import final
 
 from resolvent.errors import SettingError
-from resolvent.fields import Amount, Count, Share, as_list, as_mapping, as_row, check_names, check_types, field_names
+from resolvent.fields import (
+    Amount,
+    Count,
+    Share,
+    as_list,
+    as_mapping,
+    as_numbers,
+    as_row,
+    check_names,
+    check_types,
+    field_names,
+)
 from resolvent.tasks import EvaluatedOn
 
 _BY = "by_"
@@ -128,6 +139,8 @@ class DocumentEvaluation:
 
     floor         the reader that no model can be better than, in expectation
     excess_error  standard error, over documents, of the loss in excess of that reader's
+    hop_spectrum  the share of the last layer's T that was fed back 0, 1, … times, mean over heads and tokens of the
+                  first documents; the last entry has all the rest. Empty if it was not measured
     """
 
     loss: float
@@ -138,6 +151,7 @@ class DocumentEvaluation:
     excess_error: Amount
     by_position: tuple[Slice, ...]
     readers: Mapping[str, ReaderLoss]
+    hop_spectrum: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -167,12 +181,17 @@ class DocumentEvaluation:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> DocumentEvaluation:
-        check_names(values, field_names(cls), "an evaluation on documents", optional=())
+        check_names(values, field_names(cls), "an evaluation on documents", optional=("hop_spectrum",))
         readers = {
             name: ReaderLoss.from_dict(as_mapping(each, f"the reader '{name}'"))
             for name, each in as_mapping(values["readers"], "readers").items()
         }
-        made = {"by_position": _slices(values["by_position"], "by_position"), "readers": readers}
+        spectrum = as_list(values.get("hop_spectrum", ()), "hop_spectrum")
+        made = {
+            "by_position": _slices(values["by_position"], "by_position"),
+            "readers": readers,
+            "hop_spectrum": tuple(as_numbers(spectrum, "hop_spectrum", len(spectrum))),
+        }
         make: Callable[..., DocumentEvaluation] = cls  # which checks its values
         return make(**{**values, **made})
 

@@ -100,7 +100,7 @@ PRESETS["all"] = InContextPreset(
 
 
 def structures_of(context: int) -> tuple[str, ...]:
-    """The paper's nine; and at the cache of its cache-efficient ones, patterns with the fewest hops, and the widest band.
+    """The paper's nine; and with the caches of its cache-efficient ones, those with the fewest hops, and bands.
 
     >>> structures_of(256)[9:]
     ('binomial:8', 'binomial:8,lazy', 'binomial:15', 'binomial:15,lazy', 'order:15')
@@ -123,7 +123,8 @@ def cells(
     size = preset_of(preset)
     first = size.first_seed if first_seed is None else first_seed
     return [
-        Cell(f"{Markov.name} {arm.name}", str(pattern(structure)), seed, run_config(arm, structure, seed).changed(changes),
+        Cell(f"{Markov.name} {arm.name}", str(pattern(structure)), seed,
+             run_config(arm, structure, seed).changed(changes),
              folder_of(out / "runs" / slug(arm.name), structure) / f"seed{seed}")
         for arm in size.arms
         for seed in range(first, first + (seeds or size.seeds))

@@ -1,4 +1,4 @@
-"""Figures of the in-context study: perplexity against complexity, loss by position, loss by budget; with exact readers."""
+"""Figures of the in-context study: perplexity against complexity, loss by position and by budget, beside readers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from resolvent.studies.grade import mean
 from resolvent.studies.incontext.results import InContextResult, ReaderResult, Setting, readers
+from resolvent.studies.incontext.theory import reach_lines
 from resolvent.studies.language.figures import color_of, place_labels
 from resolvent.tasks.markov import ORACLE, PAST
 from resolvent.text.batches import perplexity
@@ -75,6 +76,33 @@ def position_figure(group: Sequence[InContextResult]) -> Figure:
     axes.set_ylabel("nats per token, mean over seeds", fontsize=9)
     _style(axes, "position in the document")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
+    return figure
+
+
+def reach_figure(group: Sequence[InContextResult]) -> Figure:
+    """For each structure, its loss by position, beside readers that count what is within 1, 2 and 4 hops."""
+    from matplotlib.figure import Figure
+
+    columns = 4
+    figure = Figure(figsize=(13, 2.6 * -(-len(group) // columns)), layout="constrained")
+    panels = list(figure.subplots(-(-len(group) // columns), columns, sharex=True, sharey=True, squeeze=False).flat)
+    floor = next(reader for reader in readers(group) if reader.name == PAST)
+    for axes, result in zip(panels, group, strict=False):
+        middles = [((first + 1) * (last + 1)) ** 0.5 for first, last in result.positions]
+        for shade, (hops, line) in zip(("#b8bec7", "#8a93a0", "#5b6470"), reach_lines(result).items(), strict=True):
+            axes.plot(middles, line, "--", color=shade, lw=1.2, label=f"counted within {hops} hop{'s' * (hops > 1)}")
+        axes.plot(middles, floor.by_position, color=_INK, lw=1, label=_label(PAST))
+        axes.plot(middles, result.by_position, color=color_of(result, group), marker=".", lw=1.8)
+        axes.set_title(result.structure, fontsize=9, color=_INK)
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        _style(axes, "")
+    for axes in panels[len(group) :]:
+        axes.set_visible(False)
+    figure.supxlabel("position in the document", fontsize=9)
+    figure.supylabel("nats per token", fontsize=9)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False,
+                  fontsize=8)  # fmt: skip
     return figure
 
 

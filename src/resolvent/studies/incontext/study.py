@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import final
 
-from resolvent.studies.incontext import claims, figures, table
+from resolvent.studies.incontext import claims, figures, table, theory
 from resolvent.studies.incontext.cells import PRESETS, cells
 from resolvent.studies.incontext.results import results
 from resolvent.studies.study import Claims, Option, Selection, Study, StudyFigure, StudyPlan, StudyReport, provenance
@@ -38,15 +38,19 @@ class InContextStudy(Study):
             return StudyReport((rates,), rates, notes, notes, Claims("", "", ()), (), (rates.head, rates.rows))
         groups = results(records)
         first, notes = next(iter(groups.values())), table.notes(groups, records)
-        several = (table.by_setting(groups),) if len(groups) > 1 else ()
+        several = [table.by_setting(groups)] if len(groups) > 1 else []
+        each = [made for group in groups.values() for made in (table.table(group), table.by_position(group))]
+        beside = (theory.reach_table(first), theory.spectrum_table(first), theory.fit_table(groups))
         drawn = [
             StudyFigure("perplexity against complexity", partial(figures.complexity_figure, first), published=True),
-            StudyFigure("loss by position", partial(figures.position_figure, first)),
+            StudyFigure("loss by position", partial(figures.position_figure, first), published=True),
         ]
         if figures.varies(groups):
-            drawn.append(StudyFigure("loss by budget", partial(figures.budget_figure, groups)))
+            drawn.append(StudyFigure("loss by budget", partial(figures.budget_figure, groups), published=True))
+        if theory.reach_lines(first[0]):
+            drawn.append(StudyFigure("loss by position, and reach", partial(figures.reach_figure, first)))
         return StudyReport(
-            tables=(*several, *(t for group in groups.values() for t in (table.table(group), table.by_position(group)))),
+            tables=(*several, *each, *(made for made in beside if made is not None)),
             brief=several[0] if several else table.brief(first),
             captions=notes[:2],
             notes=notes,

@@ -106,14 +106,14 @@ def notes(groups: Groups, records: Sequence[Record]) -> tuple[str, ...]:
         "learnt across documents but how to learn a chain from its walk. Losses are nats per token on "
         f"{documents:,} held-out documents for each seed, mean ± half the spread over seeds. Above floor: above the "
         f"loss of the reader of {'tokens that knows the chain, a lower bound' if task.hidden else 'all the past'} on "
-        f"the same documents; its standard error over documents is at most {error:.4f} for one run. Readers of the last "
-        "w tokens count in them alone, as if the document began there.",
+        f"the same documents; its standard error over documents is at most {error:.4f} for one run. Readers of the "
+        "last w tokens count in them alone, as if the document began there.",
         "Share of the way: from the loss of first order (0 %) to that of attention (100 %), seed by seed. Reads, cache "
         f"slots, hops and congestion are theory at n = {setting.context:,}; mixing is multiply-adds per token of the "
         "structure's layer.",
         f"Two blocks ({first}), dimension {config.model.dim}, {config.model.heads} heads; MLPs are as wide as gives "
-        f"every structure the parameters of dense. {train.steps:,} steps of {train.batch} documents of {task.context:,} "
-        f"tokens (the first budget, where there are several). Seeds {', '.join(map(str, seeds))}. "
+        f"every structure the parameters of dense. {train.steps:,} steps of {train.batch} documents of "
+        f"{task.context:,} tokens (the first budget, where there are several). Seeds {', '.join(map(str, seeds))}. "
         f"{provenance(records)}",
     )
 
