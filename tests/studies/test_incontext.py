@@ -21,6 +21,7 @@ from resolvent.studies.render import markdown
 from resolvent.studies.study import Selection
 from resolvent.tasks import Markov
 from resolvent.tasks.markov import ORACLE, PAST, last
+from resolvent.tasks.synthetic import HELD_OUT, stream
 from resolvent.train import Record, train
 from resolvent.train.documents import on_documents
 from resolvent.train.evaluations import DocumentEvaluation, ReaderLoss, Slice
@@ -80,7 +81,7 @@ def test_what_is_run(tmp_path: Path) -> None:
     assert {cell.folder for cell in quick} <= shared
     chosen_on = {cell.seed for cell in INCONTEXT.plan(Selection(preset="rates", out=tmp_path)).cells}
     assert chosen_on.isdisjoint({cell.seed for cell in plan.cells})
-    with pytest.raises(SettingError, match="unknown preset 'ful' of incontext: expected quick, .*Did you mean 'full'"):
+    with pytest.raises(SettingError, match=r"unknown preset 'ful' of incontext: expected quick, .*Did you mean 'full'"):
         INCONTEXT.plan(Selection(preset="ful"))
 
 
@@ -157,10 +158,8 @@ def test_records_that_cannot_be_compared() -> None:
 
 
 def test_a_reader_within_hops_is_the_window_reader_for_bands() -> None:
-    """Within h hops of order:w lie the h·w last inputs, each with its pair: a window of h·w + 1 pairs, h·w + 2 tokens."""
+    """Within h hops of order:w lie the last h·w inputs and one's own, each with its pair: h·w + 2 tokens."""
     t = Markov(k=4, context=64)
-    from resolvent.tasks.synthetic import HELD_OUT, stream
-
     documents = t.draw(stream(HELD_OUT - 1, 0), 64, 64)
     for hops in (1, 2):
         nats = theory.reach_reader("order:5", hops, t)
@@ -229,7 +228,7 @@ def test_the_model_is_measured_by_cross_entropy() -> None:
 def test_a_floor_must_be_among_the_readers() -> None:
     values = evaluation(2.0).to_dict()
     assert DocumentEvaluation.from_dict(json.loads(json.dumps(values))) == evaluation(2.0)
-    with pytest.raises(SettingError, match="expected the floor among the readers oracle, past, .* got 'best'"):
+    with pytest.raises(SettingError, match=r"expected the floor among the readers oracle, past, .* got 'best'"):
         DocumentEvaluation.from_dict({**values, "floor": "best"})
 
 
