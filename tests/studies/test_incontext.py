@@ -90,7 +90,10 @@ def test_rates_of_other_sizes_are_those_of_the_nearest() -> None:
     for name, rate in RATES.items():
         assert rate_of(name) == rate
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(incontext.cells, "RATES", {"binomial:8": 1.0, "binomial:15": 2.0, "binomial:15,lazy": 3.0})
+        patch.setattr(
+            "resolvent.studies.incontext.cells.RATES",
+            {"binomial:8": 1.0, "binomial:15": 2.0, "binomial:15,lazy": 3.0},
+        )
         assert [rate_of(f"binomial:{s}") for s in (9, 12, 27)] == [1.0, 2.0, 2.0]
         assert rate_of("binomial:9,lazy") == 3.0
 
