@@ -49,9 +49,14 @@ def records(*arms: Arm, seeds: int = 2) -> list[Record]:
     """With the losses above, more for longer documents and fewer steps; documents of odd seeds are harder by 0.1."""
     made = []
     for arm in arms or (Arm(),):
-        for number, structure in enumerate(structures_of(arm.context)):
+        at_other_lengths = dict(zip(structures_of(arm.context), structures_of(256), strict=False))
+        for structure in structures_of(arm.context):
             for seed in range(300, 300 + seeds):
-                loss = list(LOSSES.values())[number] + 0.05 * math.log2(arm.context / 256) - 0.01 * (arm.steps > 500)
+                loss = (
+                    LOSSES[at_other_lengths.get(structure, "order:15")]
+                    + 0.05 * math.log2(arm.context / 256)
+                    - 0.01 * (arm.steps > 500)
+                )
                 made.append(record_of(config=run_config(arm, structure, seed), parameters=100_000,
                                       evaluation=evaluation(loss + seed % 2 / 10, 1.6 + seed % 2 / 10)))  # fmt: skip
     return made
