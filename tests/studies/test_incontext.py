@@ -178,7 +178,7 @@ def test_a_reader_within_hops_is_the_window_reader_for_bands() -> None:
 def test_the_fit_finds_what_is_there() -> None:
     """Losses that are linear in log hops are predicted by it, and left-out structures too; not by the parameters."""
     own = records()
-    profiles = {result.structure: math.log(theory._mean_hops(result)) for result in next(iter(results(own).values()))}
+    profiles = {result.structure: math.log(result.theory.mean_hops) for result in next(iter(results(own).values()))}
     made = [
         dataclasses.replace(
             record,

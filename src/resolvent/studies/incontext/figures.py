@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _INK, _PALE = "#1b1f24", "#6b7280"
 _LABELS = {ORACLE: "knows the chain", PAST: "Bayes, all of the past"}
+_MARKERS = {"s": "attention, no feedback", "o": "recurrent, every position kept", "D": "recurrent, small cache"}
 Groups = Mapping[Setting, Sequence[InContextResult]]
 
 
@@ -30,8 +31,8 @@ def complexity_figure(group: Sequence[InContextResult]) -> Figure:
     FigureCanvasAgg(figure)  # labels are placed by their extent
     first, second = figure.subplots(1, 2, sharey=True)
     costs: tuple[Callable[[InContextResult], float], ...] = (
-        lambda result: result.profile.reads_per_token.mean,
-        lambda result: result.profile.cache_slots,
+        lambda result: result.theory.mean_reads,
+        lambda result: result.theory.cache_slots,
     )
     n = group[0].setting.context
     labels = (f"past positions read per token, mean over {n:,}", f"slots of the cache for {n:,} tokens")
@@ -43,7 +44,10 @@ def complexity_figure(group: Sequence[InContextResult]) -> Figure:
         for reader in _shown(readers(group)):
             axes.axhline(perplexity(reader.loss), color=_INK, lw=0.9, ls=_dashes(reader.name), zorder=1)
         _style(axes, label)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}" if value >= 1 else "")
+    for marker, kind in _MARKERS.items():
+        first.plot([], [], marker, color=_PALE, label=kind)
+    figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     first.set_ylabel("perplexity on held-out documents (lower is better)", fontsize=9)
     for reader in _shown(readers(group)):
         second.annotate(_label(reader.name), (1, perplexity(reader.loss)), xycoords=("axes fraction", "data"),
@@ -63,7 +67,7 @@ def position_figure(group: Sequence[InContextResult]) -> Figure:
     axes = figure.subplots()
     middles = [((first + 1) * (last + 1)) ** 0.5 for first, last in group[0].positions]
     for result in group:
-        line = "--" if result.profile.cache_slots < result.setting.context // 4 else "-"
+        line = "--" if _is_small(result) else "-"
         axes.plot(middles, result.by_position, line, color=color_of(result, group), marker=".", lw=1.5,
                   label=result.structure)  # fmt: skip
     for reader in readers(group):
@@ -101,7 +105,7 @@ def reach_figure(group: Sequence[InContextResult]) -> Figure:
         axes.set_visible(False)
     figure.supxlabel("position in the document", fontsize=9)
     figure.supylabel("nats per token", fontsize=9)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False,
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False,
                   fontsize=8)  # fmt: skip
     return figure
 
@@ -154,10 +158,14 @@ def varies(groups: Groups) -> bool:
 def _point(axes: Axes, x: float, result: InContextResult, color: str) -> None:
     values = result.perplexities
     middle = mean(values)
-    recurrent, small = result.pattern.recurrent, result.profile.cache_slots < result.setting.context // 4
-    marker = "s" if not recurrent else "D" if small else "o"
+    marker = "s" if not result.pattern.recurrent else "D" if _is_small(result) else "o"
     axes.errorbar([x], [middle], [[middle - min(values)], [max(values) - middle]], fmt=marker, color=color, ms=7,
                   capsize=3, elinewidth=1.2, zorder=3)  # fmt: skip
+
+
+def _is_small(result: InContextResult) -> bool:
+    """Whether its cache is far smaller than the document."""
+    return result.theory.cache_slots < result.setting.context // 4
 
 
 def _shown(found: Sequence[ReaderResult]) -> list[ReaderResult]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from resolvent.analysis import growth
-from resolvent.analysis.profile import Profile, analyze
+from resolvent.analysis import cost, growth, hops
+from resolvent.analysis.congestion import Congestion, congestion
 from resolvent.errors import SettingError
 from resolvent.patterns import Pattern, as_pattern
 from resolvent.studies.grade import mean
@@ -29,6 +30,41 @@ class Setting(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.context:,} tokens, {self.steps:,} steps" + (", no local:2" if self.alone else "")
+
+
+@dataclass(frozen=True)
+class Theory:
+    """What is known of a structure without training it.
+
+    reads       past positions that a token reads, at most and on average
+    max_hops    infinite where some pairs have no path
+    mean_hops   over all pairs; those without a path count as n hops, more than any path has
+    congestion  of copying n tokens
+    madds       multiply-adds of mixing per token
+    """
+
+    reads: int
+    mean_reads: float
+    cache_slots: int
+    max_hops: float
+    mean_hops: float
+    congestion: Congestion
+    madds: float
+
+
+@lru_cache(maxsize=256)
+def _theory(structure: str, n: int, heads: int, head_dim: int) -> Theory:
+    pattern, found, pairs = as_pattern(structure), hops(structure, n), n * (n - 1) / 2
+    lost = found.unreachable_pairs
+    return Theory(
+        reads=pattern.widest_row(n),
+        mean_reads=pattern.total_reads(n) / n,
+        cache_slots=pattern.slots(n),
+        max_hops=math.inf if lost else found.max,
+        mean_hops=(found.mean * (pairs - lost) + n * lost) / pairs,
+        congestion=congestion(structure, n, "quick"),
+        madds=cost(pattern, n, heads=heads, head_dim=head_dim).forward_madds_per_token,
+    )
 
 
 @dataclass(frozen=True)
@@ -61,16 +97,14 @@ class InContextResult:
     def growth(self) -> tuple[str, str]:
         """How the reads per token and the cache grow with the length; what has the cache of another grows as that."""
         _, beside, other = self.role.partition(", cache of ")
-        laws = growth(as_pattern(other) if beside else self.pattern)
+        laws = growth(as_pattern(other if beside else self.structure))
         return laws.cache_slots if beside else laws.reads_per_token, laws.cache_slots
 
-    @cached_property
-    def profile(self) -> Profile:
+    @property
+    def theory(self) -> Theory:
         """Of its layer, at the length of the documents."""
         model = self.records[0].config.model
-        return analyze(
-            self.structure, self.setting.context, effort="quick", heads=model.heads, head_dim=model.dim // model.heads
-        )
+        return _theory(self.structure, self.setting.context, model.heads, model.dim // model.heads)
 
     @property
     def evaluations(self) -> list[DocumentEvaluation]:

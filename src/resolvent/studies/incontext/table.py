@@ -125,13 +125,12 @@ def spreadsheet(groups: Groups) -> tuple[tuple[str, ...], tuple[tuple[Number, ..
     rows: list[tuple[Number, ...]] = []
     for setting, group in groups.items():
         for result in group:
-            p = result.profile
-            hops = "inf" if p.unreachable_pairs else p.max_hops
+            t = result.theory
+            hops = "inf" if math.isinf(t.max_hops) else t.max_hops
             for record, each in zip(result.records, result.evaluations, strict=True):
                 rows.append((result.structure, *setting[:2], int(setting.alone), record.seed, result.learning_rate,
-                             result.parameters, p.reads_per_token.max, p.cache_slots, hops,
-                             p.cost.forward_madds_per_token, each.loss, each.excess, each.excess_error,
-                             each.perplexity))  # fmt: skip
+                             result.parameters, t.reads, t.cache_slots, hops, t.madds, each.loss, each.excess,
+                             each.excess_error, each.perplexity))  # fmt: skip
         for reader in readers(group):
             rows.append((title_of(reader.name), *setting[:2], int(setting.alone), *[""] * 7, reader.loss, "", "",
                          math.exp(reader.loss)))  # fmt: skip
@@ -139,14 +138,14 @@ def spreadsheet(groups: Groups) -> tuple[tuple[str, ...], tuple[tuple[Number, ..
 
 
 def _row(result: InContextResult, group: Sequence[InContextResult]) -> tuple[str, ...]:
-    p, way = result.profile, shares(result, group)
+    t, way = result.theory, shares(result, group)
     return (
         result.structure,
-        f"{p.reads_per_token.max:,}",
-        f"{p.cache_slots:,}",
-        "∞" if p.unreachable_pairs else f"{p.max_hops:,}",
-        describe(p.congestion),
-        f"{p.cost.forward_madds_per_token:,.0f}",
+        f"{t.reads:,}",
+        f"{t.cache_slots:,}",
+        "∞" if math.isinf(t.max_hops) else f"{t.max_hops:,.0f}",
+        describe(t.congestion),
+        f"{t.madds:,.0f}",
         f"{result.parameters:,}",
         f"{result.learning_rate:g}",
         spread(result.losses, 3),

@@ -128,11 +128,11 @@ class Fit:
 
 
 _PREDICTORS: dict[str, Callable[[InContextResult], float]] = {
-    "log reads": lambda r: math.log(r.profile.reads_per_token.mean),
-    "log mean hops": lambda r: math.log(_mean_hops(r)),
+    "log reads": lambda r: math.log(r.theory.mean_reads),
+    "log mean hops": lambda r: math.log(r.theory.mean_hops),
     "log congestion": lambda r: math.log(_congestion(r)),
-    "log cache": lambda r: math.log(r.profile.cache_slots),
-    "log multiply-adds": lambda r: math.log(r.profile.cost.forward_madds_per_token),
+    "log cache": lambda r: math.log(r.theory.cache_slots),
+    "log multiply-adds": lambda r: math.log(r.theory.madds),
     "log parameters": lambda r: math.log(r.parameters),
 }
 _SETS: tuple[tuple[str, ...], ...] = (
@@ -200,14 +200,7 @@ def _least_squares(design: Floats, target: Floats, intercepts: int) -> tuple[Flo
     return weights, np.sqrt(np.diag(covariance))[intercepts:].tolist()
 
 
-def _mean_hops(result: InContextResult) -> float:
-    """Over all pairs; those without a path count as n hops, more than any path has."""
-    p, n = result.profile, result.setting.context
-    pairs = n * (n - 1) / 2
-    return (p.mean_hops * (pairs - p.unreachable_pairs) + n * p.unreachable_pairs) / pairs
-
-
 def _congestion(result: InContextResult) -> float:
     """Its lower bound; n, that of a single state, where copies have no path."""
-    bounds, n = result.profile.congestion, result.setting.context
-    return n if bounds is None or math.isinf(bounds.lower) else bounds.lower
+    lower = result.theory.congestion.lower
+    return result.setting.context if math.isinf(lower) else lower
