@@ -151,7 +151,7 @@ class Markov(Task):
             require(window >= self.order, f"expected a window of at least {self.order} tokens, got {window}.")
             first = np.maximum(np.arange(n) - window + self.order, 0)
         pairs, begun = counts((begins + 1) * self.k + ends, first), counts(begins + 1, first)
-        nats = np.log(begun + self.k * self.alpha) - np.log(pairs + self.alpha)
+        nats: Nats = np.log(begun + self.k * self.alpha) - np.log(pairs + self.alpha)
         nats[:, : self.order - 1] = math.log(self.k)
         return nats
 
@@ -214,8 +214,9 @@ def counts(ids: Tokens, first: Tokens) -> Tokens:
     count, n = ids.shape
     keys = (np.arange(count)[:, None] * (ids.max(initial=0) + 1) + ids) * n
     ranked = np.sort((keys + np.arange(n)).ravel())
-    upto, since = (np.searchsorted(ranked, keys + bound) for bound in (np.arange(n), np.minimum(first, np.arange(n))))
-    return upto - since
+    since = np.searchsorted(ranked, keys + np.minimum(first, np.arange(n)))
+    counted: Tokens = np.searchsorted(ranked, keys + np.arange(n)) - since
+    return counted
 
 
 def _drawn(cumulative: Table, chances: Table) -> Tokens:

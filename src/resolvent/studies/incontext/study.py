@@ -34,8 +34,8 @@ class InContextStudy(Study):
 
     def report(self, records: Sequence[Record]) -> StudyReport:
         if (rates := table.by_rate(records)) is not None:
-            notes = ("The least loss of each structure is marked.", provenance(records))
-            return StudyReport((rates,), rates, notes, notes, Claims("", "", ()), (), (rates.head, rates.rows))
+            said = ("The least loss of each structure is marked.", provenance(records))
+            return StudyReport((rates,), rates, said, said, Claims("", "", ()), (), (rates.head, rates.rows))
         groups = results(records)
         first, notes = next(iter(groups.values())), table.notes(groups, records)
         several = [table.by_setting(groups)] if len(groups) > 1 else []
@@ -53,7 +53,7 @@ class InContextStudy(Study):
             tables=(*several, *each, *(made for made in beside if made is not None)),
             brief=several[0] if several else table.brief(first),
             captions=notes[:2],
-            notes=notes,
+            notes=(*notes, theory.NOTE),
             claims=claims.graded(groups),
             figures=tuple(drawn),
             spreadsheet=table.spreadsheet(groups),

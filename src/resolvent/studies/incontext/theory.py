@@ -28,6 +28,15 @@ _SPECTRUM = ((0, 0), (1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, None))
 _FEWEST = 6  # structures that a fit needs
 
 
+NOTE = (
+    "A reader within h hops counts the pairs of tokens that a layer can pass on in so many hops, if each of its inputs "
+    "knows the pair that ends with it (in brackets, the share of the past within them); it bounds no model, but says what "
+    "could be gathered so. The share of T by feedback steps is that of the last layer after training. Fits are least "
+    "squares over structures, means over seeds, with an intercept for each budget; pairs without a path count as n hops, "
+    "and copies without one as a congestion of n; the last column leaves out one structure at a time, and a fit that does "
+    "not beat the first row there predicts nothing. Parameters are equal by design, so they cannot predict."
+)
+
 # What can be counted within h hops
 
 
@@ -163,7 +172,7 @@ def fit_table(groups: Groups) -> TextTable | None:
         return None
     rows = []
     for fit in made:
-        slopes = ", ".join(f"{slope:+.3f} ± {error:.3f}" for slope, error in fit.slopes)
+        slopes = ", ".join("any" if math.isinf(error) else f"{slope:+.3f} ± {error:.3f}" for slope, error in fit.slopes)
         name = " + ".join(fit.predictors) or "the budget's mean alone"
         rows.append((name, slopes or "–", f"{100 * fit.explained:.0f} %", f"{fit.left_out:.3f}"))
     head = ("predictors of nats above the floor", "slope ± standard error", "explained", "error on structures left out")
@@ -191,13 +200,13 @@ def _fit(
 
 def _least_squares(design: Floats, target: Floats, intercepts: int) -> tuple[Floats, list[float]]:
     """Weights, and standard errors of those after the intercepts; infinite where a column says nothing."""
-    weights = np.linalg.lstsq(design, target, rcond=None)[0]
-    residual = target - design @ weights
-    freedom = len(target) - np.linalg.matrix_rank(design)
-    if freedom < 1 or np.linalg.matrix_rank(design) < design.shape[1]:
+    weights: Floats = np.linalg.lstsq(design, target, rcond=None)[0].astype(np.float64)
+    residual, rank = target - design @ weights, int(np.linalg.matrix_rank(design))
+    freedom = len(target) - rank
+    if freedom < 1 or rank < design.shape[1]:
         return weights, [math.inf] * (design.shape[1] - intercepts)
     covariance = np.linalg.inv(design.T @ design) * float(residual @ residual) / freedom
-    return weights, np.sqrt(np.diag(covariance))[intercepts:].tolist()
+    return weights, [float(error) for error in np.sqrt(np.diag(covariance))[intercepts:]]
 
 
 def _congestion(result: InContextResult) -> float:
