@@ -30,11 +30,11 @@ _FEWEST = 6  # structures that a fit needs
 
 NOTE = (
     "A reader within h hops counts the pairs of tokens that a layer can pass on in so many hops, if each of its inputs "
-    "knows the pair that ends with it (in brackets, the share of the past within them); it bounds no model, but says what "
-    "could be gathered so. The share of T by feedback steps is that of the last layer after training. Fits are least "
-    "squares over structures, means over seeds, with an intercept for each budget; pairs without a path count as n hops, "
-    "and copies without one as a congestion of n; the last column leaves out one structure at a time, and a fit that does "
-    "not beat the first row there predicts nothing. Parameters are equal by design, so they cannot predict."
+    "knows the pair that ends with it (in brackets, the share of the past within them); it bounds no model, but says "
+    "what could be gathered so. The share of T by feedback steps is that of the last layer after training. Fits are "
+    "least squares over structures, means over seeds, with an intercept for each budget; pairs without a path count as "
+    "n hops, copies without one as a congestion of n. The last column leaves out one structure at a time: a fit that "
+    "does not beat the first row there predicts nothing. Parameters are equal by design, so they cannot predict."
 )
 
 # What can be counted within h hops
