@@ -142,7 +142,8 @@ class Markov(Task):
         Rows of the chain are independent given the walk, and Dirichlet again: P(next) = (pairs + α) / (begun + k α),
         with the pairs (context, next) seen before, and all that begin with this context. Given the walk from its first
         token on, this is exact, since that token is uniform whatever the chain. A reader of the last tokens alone might
-        also reckon with how likely the chain came to the first of them; this one does not.
+        also reckon with how likely the chain came to the first of them; this one does not, which costs 0.03 nats at
+        k = 2 with two tokens in view, and less than 0.01 at k = 16 with eight (tests/tasks/test_markov.py).
         """
         begins, ends = self._contexts(tokens), tokens[:, 1:]
         n = ends.shape[1]
