@@ -11,8 +11,8 @@ import pytest
 from resolvent.model.config import ModelConfig
 from resolvent.tasks import Copy, Text
 from resolvent.train import Record, RunConfig, TrainConfig
-from resolvent.train.metrics import StepMetrics, read_metrics
 from resolvent.train.evaluations import AccuracyEvaluation, Slice, TextEvaluation
+from resolvent.train.metrics import StepMetrics, read_metrics
 from resolvent.train.record import CurvePoint, Environment, RecordError, read_records, write_records
 
 RECORDS = Path(__file__).parents[2] / "docs" / "records"
