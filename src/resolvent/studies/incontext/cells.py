@@ -161,8 +161,8 @@ def rate_of(structure: str) -> float:
 
 
 def _size(structure: str) -> int:
-    found = _SIZE.search(structure)
-    return int(found[0]) if found else 0
+    size = _SIZE.search(structure)
+    return int(size[0]) if size else 0
 
 
 @lru_cache(maxsize=256)

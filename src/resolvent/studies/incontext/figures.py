@@ -168,9 +168,9 @@ def _is_small(result: InContextResult) -> bool:
     return result.theory.cache_slots < result.setting.context // 4
 
 
-def _shown(found: Sequence[ReaderResult]) -> list[ReaderResult]:
+def _shown(every: Sequence[ReaderResult]) -> list[ReaderResult]:
     """The oracle's loss is far below any model's, and would take half of the axis."""
-    return [reader for reader in found if reader.name != ORACLE]
+    return [reader for reader in every if reader.name != ORACLE]
 
 
 def _label(reader: str) -> str:

@@ -54,14 +54,14 @@ class Theory:
 
 @lru_cache(maxsize=256)
 def _theory(structure: str, n: int, heads: int, head_dim: int) -> Theory:
-    pattern, found, pairs = as_pattern(structure), hops(structure, n), n * (n - 1) / 2
-    lost = found.unreachable_pairs
+    pattern, paths, pairs = as_pattern(structure), hops(structure, n), n * (n - 1) / 2
+    lost = paths.unreachable_pairs
     return Theory(
         reads=pattern.widest_row(n),
         mean_reads=pattern.total_reads(n) / n,
         cache_slots=pattern.slots(n),
-        max_hops=math.inf if lost else found.max,
-        mean_hops=(found.mean * (pairs - lost) + n * lost) / pairs,
+        max_hops=math.inf if lost else paths.max,
+        mean_hops=(paths.mean * (pairs - lost) + n * lost) / pairs,
         congestion=congestion(structure, n, "quick"),
         madds=cost(pattern, n, heads=heads, head_dim=head_dim).forward_madds_per_token,
     )

@@ -34,8 +34,8 @@ class InContextStudy(Study):
 
     def report(self, records: Sequence[Record]) -> StudyReport:
         if (rates := table.by_rate(records)) is not None:
-            said = ("The least loss of each structure is marked.", provenance(records))
-            return StudyReport((rates,), rates, said, said, Claims("", "", ()), (), (rates.head, rates.rows))
+            caption = ("The least loss of each structure is marked.", provenance(records))
+            return StudyReport((rates,), rates, caption, caption, Claims("", "", ()), (), (rates.head, rates.rows))
         groups = results(records)
         first, notes = next(iter(groups.values())), table.notes(groups, records)
         several = [table.by_setting(groups)] if len(groups) > 1 else []

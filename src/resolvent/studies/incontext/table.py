@@ -65,9 +65,9 @@ def by_setting(groups: Groups) -> TextTable:
     roles = dict.fromkeys(result.role for group in groups.values() for result in group)
     rows = []
     for role in roles:
-        found = {s: next((each for each in group if each.role == role), None) for s, group in groups.items()}
-        laws = next(each for each in found.values() if each is not None).growth
-        cells = ("–" if each is None else spread(each.excesses, 3) for each in found.values())
+        by_budget = {s: next((each for each in group if each.role == role), None) for s, group in groups.items()}
+        laws = next(each for each in by_budget.values() if each is not None).growth
+        cells = ("–" if each is None else spread(each.excesses, 3) for each in by_budget.values())
         rows.append((role, *laws, *cells))
     floors = {s: {reader.name: reader.loss for reader in readers(group)} for s, group in groups.items()}
     past = [floors[s][group[0].evaluations[0].floor] for s, group in groups.items()]
