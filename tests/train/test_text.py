@@ -376,7 +376,7 @@ def test_commands(corpus: str, tmp_path: Path) -> None:
     assert missing.returncode == 2
     assert "expected --corpus" in missing.stderr
     assert (
-        "unknown task 'txt': expected copy, recall, multihop, text. Did you mean 'text'?"
+        "unknown task 'txt': expected copy, recall, multihop, markov, text. Did you mean 'text'?"
         in resolvent("train", "txt").stderr
     )
     other = resolvent("train", "copy", "--corpus", corpus)
