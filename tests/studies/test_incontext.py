@@ -25,6 +25,7 @@ from resolvent.tasks.synthetic import HELD_OUT, stream
 from resolvent.train import Record, train
 from resolvent.train.documents import on_documents
 from resolvent.train.evaluations import DocumentEvaluation, ReaderLoss, Slice
+from tests.hostile.files import WRONG, leaves, replaced
 from tests.small_runs import record_of
 
 RANGES = ((0, 7), (8, 15), (16, 31), (32, 63), (64, 127), (128, 255))
@@ -156,6 +157,9 @@ def test_records_that_cannot_be_compared() -> None:
         results([own[1], dataclasses.replace(own[0], config=harder)])
     with pytest.raises(SettingError, match=r"expected each seed of attention once .* got \[300, 300\]"):
         results([own[0], own[0]])
+    elsewhere = dataclasses.replace(own[1].evaluation, by_position=own[1].evaluation.by_position[:3])  # type: ignore[type-var]
+    with pytest.raises(SettingError, match="were measured in different ways"):
+        results([own[0], dataclasses.replace(own[1], evaluation=elsewhere)])
     (group,) = results(own[:1]).values()
     assert shares(group[0], group) == []
 
@@ -229,6 +233,21 @@ def test_the_model_is_measured_by_cross_entropy() -> None:
     assert own.hop_spectrum == ()
     torch.nn.init.zeros_(model.embedding.weight)
     assert on_documents(model, [batch], PAST).loss == pytest.approx(math.log(16), rel=1e-5)
+
+
+def test_every_evaluation_is_refused_or_reported() -> None:
+    """Whatever stands in a file instead of a number."""
+    first, *others = records(seeds=1)[:3]
+    line, refusals = json.loads(json.dumps(first.to_dict())), 0
+    paths = [path for path in leaves(line["evaluation"]) if path[0] != "readers" or path[1] == PAST]
+    for path in paths:
+        for wrong in WRONG:
+            try:
+                changed = Record.from_dict(line | {"evaluation": replaced(line["evaluation"], path, wrong)})
+                assert markdown(INCONTEXT.report([changed, *others]))
+            except SettingError:
+                refusals += 1
+    assert refusals > 100
 
 
 def test_a_floor_must_be_among_the_readers() -> None:

@@ -245,7 +245,7 @@ def test_spelling_settings_and_sample() -> None:
     ({"order": 3}, "order 1 or 2, got 3"),
     ({"order": 2, "hidden": 4}, "expected order=1 or hidden=0, got order=2 and hidden=4"),
     ({"order": 2, "k": 200}, "8,000,000 entries: expected at most 1,048,576"),
-    ({"context": 0}, "at least 1 token, got 0"),
+    ({"context": 0}, "a context of 1 to 1,048,576 tokens, got 0"),
     ({"hidden": -1}, "hidden 0, for none"),
     ({"vocab_size": 20}, "expected vocab_size 16, got 20"),
     ({"k": "x"}, "missing a setting or has one of another type"),

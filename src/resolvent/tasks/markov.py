@@ -24,6 +24,7 @@ Table = npt.NDArray[np.float64]
 ORACLE, PAST = "oracle", "past"
 WINDOWS = (8, 64, 256)  # tokens that the readers with a limited view see; those shorter than the context are reported
 _LARGEST_TABLE = 1 << 20  # entries for one document
+_LONGEST = 1 << 20  # tokens of a document
 _ALPHAS = (1e-3, 1e3)
 _SHOWN = 24  # tokens of a sample
 
@@ -68,7 +69,7 @@ class Markov(Task):
         require(self.k >= 2, f"expected at least 2 tokens, got k={self.k}.")
         low, high = _ALPHAS
         require(low <= self.alpha <= high, f"expected alpha from {low} to {high:g}, got {self.alpha}.")
-        require(self.context >= 1, f"expected a context of at least 1 token, got {self.context}.")
+        require(1 <= self.context <= _LONGEST, f"expected a context of 1 to {_LONGEST:,} tokens, got {self.context}.")
         require(self.order in (1, 2), f"expected order 1 or 2, got {self.order}.")
         require(self.hidden >= 0, f"expected hidden 0, for none, or a number of hidden states, got {self.hidden}.")
         require(self.order == 1 or not self.hidden, "a hidden chain has order 1: expected order=1 or hidden=0, "

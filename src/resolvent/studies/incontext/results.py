@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from resolvent.analysis import cost, growth, hops
 from resolvent.analysis.congestion import Congestion, congestion
-from resolvent.errors import SettingError
+from resolvent.errors import SettingError, shortened
 from resolvent.patterns import Pattern, as_pattern
 from resolvent.studies.grade import mean
 from resolvent.studies.table1.table import structure_of
@@ -178,6 +178,7 @@ def results(records: Sequence[Record]) -> dict[Setting, list[InContextResult]]:
     made = {}
     for setting, structures in grouped.items():
         for structure, runs in structures.items():
+            _check_measured_alike(setting, runs, next(iter(structures.values()))[0])
             seeds = sorted(record.seed for record in runs)
             if len(set(seeds)) < len(seeds):
                 raise SettingError(f"expected each seed of {structure} once at {setting}, got {seeds}.")
@@ -188,12 +189,29 @@ def results(records: Sequence[Record]) -> dict[Setting, list[InContextResult]]:
     return made
 
 
+def _check_measured_alike(setting: Setting, runs: Sequence[Record], first: Record) -> None:
+    """The same ranges of positions and the same readers, or they cannot stand in one table."""
+    expected = _measured(evaluation_of(first))
+    for record in runs:
+        if (measured := _measured(evaluation_of(record))) != expected:
+            raise SettingError(
+                f"runs at {setting} were measured in different ways: expected {shortened(expected)}, got "
+                f"{shortened(measured)} of seed {record.seed}."
+            )
+
+
+def _measured(evaluation: DocumentEvaluation) -> tuple[object, ...]:
+    rows = {"": evaluation.by_position} | {name: reader.by_position for name, reader in evaluation.readers.items()}
+    ranges = {tuple((piece.first, piece.last) for piece in pieces) for pieces in rows.values()}
+    return evaluation.floor, sorted(rows), sorted(ranges), len(evaluation.hop_spectrum)
+
+
 def readers(group: Sequence[InContextResult]) -> list[ReaderResult]:
     """Those of the records, each the mean over all seeds, from the least loss on."""
     by_seed = {record.seed: evaluation_of(record) for result in group for record in result.records}
     made = []
     for name in next(iter(by_seed.values())).readers:
-        each = [evaluation.readers[name] for evaluation in by_seed.values() if name in evaluation.readers]
+        each = [evaluation.readers[name] for evaluation in by_seed.values()]
         columns = zip(*(reader.by_position for reader in each), strict=True)
         pieces = tuple(mean([piece.value for piece in column]) for column in columns)
         made.append(ReaderResult(name, mean([reader.loss for reader in each]), pieces))

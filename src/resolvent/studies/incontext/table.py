@@ -20,6 +20,7 @@ from resolvent.studies.study import Number, TextTable, provenance
 from resolvent.studies.table1.table import structure_of
 from resolvent.tasks import Markov
 from resolvent.tasks.markov import ORACLE, PAST
+from resolvent.text.batches import perplexity
 from resolvent.train.record import Record
 
 Groups = Mapping[Setting, Sequence[InContextResult]]
@@ -133,7 +134,7 @@ def spreadsheet(groups: Groups) -> tuple[tuple[str, ...], tuple[tuple[Number, ..
                              each.excess_error, each.perplexity))  # fmt: skip
         for reader in readers(group):
             rows.append((title_of(reader.name), *setting[:2], int(setting.alone), *[""] * 7, reader.loss, "", "",
-                         math.exp(reader.loss)))  # fmt: skip
+                         perplexity(reader.loss)))  # fmt: skip
     return head, tuple(rows)
 
 
@@ -166,7 +167,7 @@ def percent(values: Sequence[float]) -> str:
 def _reader_row(reader: ReaderResult, least: float) -> tuple[str, ...]:
     blank = [""] * (len(_HEAD) - 5)
     above = f"{reader.loss - least:+.3f}" if reader.loss != least else "0"
-    return (title_of(reader.name), *blank, _nats(reader.loss), above, f"{math.exp(reader.loss):.2f}", "")
+    return (title_of(reader.name), *blank, _nats(reader.loss), above, f"{perplexity(reader.loss):.2f}", "")
 
 
 def _nats(value: float) -> str:

@@ -161,6 +161,8 @@ def fits(groups: Groups) -> list[Fit]:
     settings = np.array([list(groups).index(result.setting) for result in runs])
     columns = {name: np.array([value(result) for result in runs]) for name, value in _PREDICTORS.items()}
     target = np.array([mean(result.excesses) for result in runs])
+    if not np.isfinite(target).all():
+        return []
     names = np.array([list(dict.fromkeys(structures)).index(name) for name in structures])
     return [_fit(predictors, [columns[name] for name in predictors], target, settings, names) for predictors in _SETS]
 
