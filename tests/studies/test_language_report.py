@@ -25,7 +25,8 @@ from resolvent.studies.registry import STUDIES
 from resolvent.studies.results import regenerate
 from resolvent.tasks import Copy, Text
 from resolvent.train import Record, RunConfig, TrainConfig
-from resolvent.train.record import AccuracyEvaluation, Slice, TextEvaluation, write_records
+from resolvent.train.evaluations import AccuracyEvaluation, Slice, TextEvaluation
+from resolvent.train.record import write_records
 from tests.small_runs import record_of
 
 CONFIG = ModelConfig(layers=2, dim=32, heads=2)

@@ -26,6 +26,7 @@ from resolvent.studies.engines import engine_of
 from resolvent.studies.grid import Cell
 from resolvent.studies.page import page
 from resolvent.studies.registry import STUDIES
+from resolvent.studies.results import figure_name
 from resolvent.studies.study import Option, Selection, Study, StudyPlan, StudyReport
 from resolvent.train.record import Record, write_records
 
@@ -152,9 +153,8 @@ def _write(each: Study, plan: StudyPlan, report: StudyReport, records: Sequence[
     write_text(folder / each.page, page(report, title))
     write_records(records, folder / f"{each.name}-{plan.preset}.jsonl")
     render.write_csv(report, folder / f"{each.name}.csv")
-    for figure in report.figures:
-        if figure.published:
-            save(figure.draw(), folder / f"{each.name}.png")
+    for number, figure in enumerate(figure for figure in report.figures if figure.published):
+        save(figure.draw(), folder / f"{figure_name(each.name, number)}.png")
 
 
 @study.command("factors")

@@ -38,7 +38,9 @@ def train_model(
     task: Annotated[
         str | None,
         typer.Argument(
-            metavar="TASK", help="copy, recall, multihop, or text with --corpus; optional if --config names it."
+            metavar="TASK",
+            help="copy, recall, multihop, markov, or text with --corpus; settings may follow, as in markov:k=8; optional "
+            "if --config names it.",
         ),
     ] = None,
     *,
@@ -64,8 +66,9 @@ def train_model(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Initial settings. Tasks: smoke, small \\[default], large, paper. Text: quick \\[default], laptop, "
-            "gpt2-125m, -355m, -775m (the paper's to the letter), recommended-125m, -355m, -775m."
+            help="Initial settings. Tasks: smoke, small \\[default], large, paper; markov: those of 'study "
+            "incontext'. Text: quick \\[default], laptop, gpt2-125m, -355m, -775m (the paper's to the letter), "
+            "recommended-125m, -355m, -775m."
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed for weights and data.  \\[default: 0]")] = None,

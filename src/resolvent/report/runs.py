@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from resolvent.errors import shortened
-from resolvent.train.record import TextEvaluation
+from resolvent.train.evaluations import TextEvaluation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -32,6 +32,7 @@ class Text(Task):
 
     name = "text"
     measure = "perplexity"
+    evaluated_on = "text"
 
     corpus: str
     context: int = 256

@@ -17,9 +17,9 @@ from resolvent.batch import IGNORED, Batch
 from resolvent.model import LanguageModel
 from resolvent.tasks.text import HELD_OUT, Text
 from resolvent.text.batches import perplexity
+from resolvent.train.evaluations import Slice, TextEvaluation
 from resolvent.train.precision import autocast
 from resolvent.train.processes import SINGLE, Processes
-from resolvent.train.record import Slice, TextEvaluation
 
 _ROWS = 4096  # tokens whose logits exist at once
 _BUCKETS = 16

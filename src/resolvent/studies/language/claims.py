@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal, Protocol, final
 
 from resolvent.studies.grade import Grade, Scale, better, close, mean, no_worse
 from resolvent.studies.language.variants import Variant, name_of
@@ -24,6 +24,16 @@ _MARGINAL, _SIZEABLE = 0.05, 0.1  # shares of parameters
 _SIGNS = {"better": "<", "no worse": "≤", "close": "≲"}
 
 Variants = Mapping[str, Variant]  # by name
+
+
+class Scored(Protocol):
+    """Whatever has a score for each seed, larger where better."""
+
+    @property
+    def scores(self) -> list[float]: ...
+
+
+Scores = Mapping[str, Scored]  # by name
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ class Compared(Statement):
     def __str__(self) -> str:
         return f"{self.one} {_SIGNS[self.relation]} {self.other}"
 
-    def grade(self, variants: Variants) -> Grade:
+    def grade(self, variants: Scores) -> Grade:
         one, other = (variants[name].scores if name in variants else [] for name in (self.one, self.other))
         return {"better": better, "no worse": no_worse, "close": close}[self.relation](one, other, PERPLEXITY)
 
@@ -106,7 +116,7 @@ class Most(Statement):
     def __str__(self) -> str:
         return f"{self.name} goes most of the way from {self.start} to {self.to}"
 
-    def grade(self, variants: Variants) -> Grade:
+    def grade(self, variants: Scores) -> Grade:
         if any(name not in variants for name in (self.name, self.to, self.start)):
             return "not run"
         start, to = variants[self.start].scores, variants[self.to].scores
@@ -134,7 +144,7 @@ class Curve(Statement):
     def __str__(self) -> str:
         return " > ".join("/".join(names) for names in self.classes)
 
-    def grade(self, variants: Variants) -> Grade:
+    def grade(self, variants: Scores) -> Grade:
         run = [[variants[name] for name in names if name in variants] for names in self.classes]
         if not all(run):
             return "not run"

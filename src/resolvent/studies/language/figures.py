@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,16 @@ _OFFSETS = [
     for far in (1, 1.6, 2.4, 3.6, 5)
     for x, y in ((1, 0), (1, 1), (1, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1.4), (0, -1.4))
 ]
+
+
+class Drawn(Protocol):
+    """What a point stands for: a structure, and the perplexity of each seed."""
+
+    @property
+    def structure(self) -> str: ...
+
+    @property
+    def perplexities(self) -> list[float]: ...
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -149,7 +159,7 @@ def by_position(variant: Variant) -> list[tuple[float, list[float]]]:
     ]
 
 
-def color_of(variant: Variant, among: Sequence[Variant]) -> str:
+def color_of(variant: Drawn, among: Sequence[Drawn]) -> str:
     """The paper's structures have the same colors in all figures."""
     known = [*PAPER_STRUCTURES, *dict.fromkeys(v.structure for v in among if v.structure not in PAPER_STRUCTURES)]
     return COLORS[known.index(variant.structure) % len(COLORS)]
@@ -185,7 +195,7 @@ def _label(
 
 def place_labels(
     axes: Axes,
-    variants: Sequence[Variant],
+    variants: Sequence[Drawn],
     across: Sequence[float],
     names: Sequence[str],
     lines: Sequence[tuple[tuple[float, float], tuple[float, float]]] = (),

@@ -14,7 +14,8 @@ from resolvent.files import require_writable, write_text
 from resolvent.studies.grid import Cell
 from resolvent.tasks.text import HELD_OUT, require_text
 from resolvent.train import version1
-from resolvent.train.record import Record, TextEvaluation
+from resolvent.train.evaluations import TextEvaluation
+from resolvent.train.record import Record
 from resolvent.untrusted import read
 
 if TYPE_CHECKING:
