@@ -68,7 +68,9 @@ _FIRST = Annotated[
 ]
 _RATES = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Learning rates by structure, as 'resolvent tune' writes them.  \\[default: the preset's]"),
+    typer.Option(
+        metavar="FILE", help="Learning rates by structure, as 'resolvent tune' writes them.  \\[default: the preset's]"
+    ),
 ]
 _FINISHED = Annotated[bool, typer.Option("--finished", help="Train nothing: report the runs that are finished.")]
 _OUT = Annotated[Path | None, typer.Option(help="Folder of runs and reports.  \\[default: in out/, by preset]")]

@@ -50,7 +50,9 @@ def tune_rates(
     first_seed: Annotated[int, typer.Option(help="First seed; not one that results are published on.")] = 100,
     jobs: Jobs = None,
     on: On = "local",
-    out: Annotated[Path | None, typer.Option(help="Folder of runs and rates.  \\[default: out/tune-TASK-PRESET]")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of runs and rates.  \\[default: out/tune-TASK-PRESET]")
+    ] = None,
     changes: Changes = None,
     as_json: AsJson = False,
 ) -> None:
@@ -109,7 +111,9 @@ def _sections(config: RunConfig, changes: Sequence[str]) -> dict[str, dict[str, 
     """What tells the runs from the preset: the task, and settings that were changed."""
     values = config.to_dict()
     given = {"name": config.task.name}
-    sections: dict[str, dict[str, object]] = {"task": given | {k: values["task"][k] for k in ("corpus",) if k in values["task"]}}
+    sections: dict[str, dict[str, object]] = {
+        "task": given | {k: values["task"][k] for k in ("corpus",) if k in values["task"]}
+    }
     for change in changes:
         section, _, key = change.partition("=")[0].strip().partition(".")
         sections.setdefault(section, {})[key] = values[section][key]

@@ -51,9 +51,7 @@ class Sweep:
             raise SettingError(f"expected at least one step and one seed, got {self.steps} and {len(self.seeds)}.")
 
     @classmethod
-    def around(
-        cls, config: RunConfig, rates: Sequence[float] | None, steps: int | None, seeds: Sequence[int]
-    ) -> Sweep:
+    def around(cls, config: RunConfig, rates: Sequence[float] | None, steps: int | None, seeds: Sequence[int]) -> Sweep:
         """Around the settings of a preset, where nothing else is asked for."""
         preset = config.train
         usual = [float(f"{factor * preset.learning_rate:.3g}") for factor in _FACTORS]

@@ -123,7 +123,7 @@ class _Positions:
         self._keys = self._numbers * self._stride + self._order
 
     def before(self, window: int, length: int) -> Ints:
-        """For each of `length` tokens: equal numbers before it whose `m` tokens, too, are at most `window` before it."""
+        """For each of `length` tokens: equal numbers before it whose `m` tokens are at most `window` before it, too."""
         reach = window - self._m
         counts = np.zeros(length, dtype=np.int64)
         if reach > 0 and len(self._keys):

@@ -95,8 +95,8 @@ class Reach:
             else "hardly rewards long reach"
         )  # fmt: skip
         return (
-            f"This text {verdict}: from {self.near:,} to {self.far:,} tokens of context an n-gram cache gains {nats:.2f} "
-            f"nats per token ({bits:.2f} bits per byte)."
+            f"This text {verdict}: from {self.near:,} to {self.far:,} tokens of context an n-gram cache gains "
+            f"{nats:.2f} nats per token ({bits:.2f} bits per byte)."
         )
 
     def to_dict(self) -> dict[str, object]:
@@ -117,9 +117,7 @@ def _window(values: Mapping[str, object]) -> WindowLoss:
     return make(**values)
 
 
-def reach(
-    corpus: Corpus, context: int = 1024, on_progress: Callable[[str, float], None] = lambda *_: None
-) -> Reach:
+def reach(corpus: Corpus, context: int = 1024, on_progress: Callable[[str, float], None] = lambda *_: None) -> Reach:
     """Measure a corpus in windows of 8, 16, 32, … tokens up to the context.
 
     Of a large corpus, the first 20 million tokens of the training split and the first million of validation are read.

@@ -92,11 +92,11 @@ class ConfigFile:
         """The learning rate of a pattern; None if the file has no rates. One that is missing raises an error."""
         if not self.rates:
             return None
-        spelling = pattern(structure).spelling
+        name, spelling = str(pattern(structure)), pattern(structure).spelling
         if spelling not in self.rates:
             raise SettingError(
-                f"{self.path} has no learning rate for {pattern(structure)}: expected {', '.join(self.rates)}; or tune it, "
-                f"too, with 'resolvent tune --structures {pattern(structure)}'."
+                f"{self.path} has no learning rate for {name}: expected {', '.join(self.rates)}; or find one with "
+                f"'resolvent tune --structures {name}'."
             )
         return self.rates[spelling]
 

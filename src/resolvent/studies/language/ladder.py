@@ -79,7 +79,7 @@ def gains(run: TextRun) -> dict[int, float]:
 
 
 def gains_offered(variants: Sequence[Variant]) -> dict[int, float]:
-    """Those of the n-gram cache, by window, from the shortest context of the models on; empty if it was not measured."""
+    """Those of the n-gram cache, by window, from the shortest context of the models on; empty if not measured."""
     offered, contexts = variants[0].runs[0].record.reach, variants[0].lengths
     if offered is None or not contexts:
         return {}
@@ -152,7 +152,7 @@ class UsesContext(Statement):
 
 
 def statements(variants: Sequence[Variant]) -> list[Statement]:
-    asked = f"asked, not claimed: models make use of more than {variants[0].lengths[0] if variants[0].lengths else 0} tokens"
+    asked = "asked, not claimed: models make use of a context that is longer than the shortest"
     return [*claims.PARETO, *(UsesContext(asked, variant.name) for variant in variants)]
 
 

@@ -60,8 +60,9 @@ PRESETS: dict[str, TextPreset] = {
     "python": TextPreset(
         "contexts of 1,024 and 50 M tokens, one to three hours of one core for each run",
         ModelConfig(layers=3, dim=64, heads=4),
-        dataclasses.replace(_TRAIN, steps=6144, warmup=307, batch=8, eval_every=256, eval_batches=4,
-                            checkpoint_every=128),
+        dataclasses.replace(
+            _TRAIN, steps=6144, warmup=307, batch=8, eval_every=256, eval_batches=4, checkpoint_every=128
+        ),
         1024,
         first_seed=10,  # learning rates were chosen on others
     ),

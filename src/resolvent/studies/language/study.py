@@ -104,7 +104,9 @@ class TextStudy(Study):
         first = next(seed for seed in (first_seed, self.first_seed, size.first_seed) if seed is not None)
 
         def config(structure: str, rule: str, seed: int) -> RunConfig:
-            factor = self.rates.get(rule, 1.0) * (tuned(structure) or size.train.learning_rate) / size.train.learning_rate
+            factor = (
+                self.rates.get(rule, 1.0) * (tuned(structure) or size.train.learning_rate) / size.train.learning_rate
+            )
             made = run_config(size, text, structure, seed, rule, factor).changed(changes)
             if not self.matched or rule == self.rules[0]:
                 return made
