@@ -86,15 +86,15 @@ def tune_rates(
         with GridDisplay(len(cells)) as display:
             grid.run(cells, jobs, display.show, lambda: engine_of(on))
 
-    found = tune(chosen, configure, sweep, folder, run)
-    write_rates(folder / FILE, found.winners, name, _sections(usual, changes or ()), _comments(found))
+    tuning = tune(chosen, configure, sweep, folder, run)
+    write_rates(folder / FILE, tuning.winners, name, _sections(usual, changes or ()), _comments(tuning))
     if as_json:
-        print(json.dumps(_as_dict(found), indent=2))
+        print(json.dumps(_as_dict(tuning), indent=2))
     else:
-        Console().print(_table(found, usual.task.measure))
-        print(_cost(found))
-    if found.at_the_edge:
-        say(f"at the edge of what was tried: {', '.join(found.at_the_edge)}. Widen --rates to be sure.")
+        Console().print(_table(tuning, usual.task.measure))
+        print(_cost(tuning))
+    if tuning.at_the_edge:
+        say(f"at the edge of what was tried: {', '.join(tuning.at_the_edge)}. Widen --rates to be sure.")
     say_written(folder / FILE)
 
 
@@ -120,41 +120,41 @@ def _sections(config: RunConfig, changes: Sequence[str]) -> dict[str, dict[str, 
     return sections
 
 
-def _comments(found: Tuning) -> list[str]:
-    tried = ", ".join(f"{rate:g}" for rate in found.sweep.rates)
-    rungs = ", ".join(f"{count} for {steps:,} steps" for count, steps in found.sweep.rungs)
-    seeds = ", ".join(map(str, found.sweep.seeds))
+def _comments(tuning: Tuning) -> list[str]:
+    tried = ", ".join(f"{rate:g}" for rate in tuning.sweep.rates)
+    rungs = ", ".join(f"{count} for {steps:,} steps" for count, steps in tuning.sweep.rungs)
+    seeds = ", ".join(map(str, tuning.sweep.seeds))
     return [
         f"Learning rates by structure: the best of {tried} by successive halving ({rungs}; seeds {seeds}).",
-        _cost(found),
+        _cost(tuning),
         "resolvent train --config FILE --pattern PATTERN takes them, and resolvent study NAME --rates FILE.",
     ]
 
 
-def _cost(found: Tuning) -> str:
-    tokens, seconds = found.cost
-    return f"Cost: {len(found.trials):,} trials, {tokens / 1e6:,.1f}M tokens, {seconds / 60:,.1f} minutes of one core."
+def _cost(tuning: Tuning) -> str:
+    tokens, seconds = tuning.cost
+    return f"Cost: {len(tuning.trials):,} trials, {tokens / 1e6:,.1f}M tokens, {seconds / 60:,.1f} minutes of one core."
 
 
-def _table(found: Tuning, measure: str) -> Table:
+def _table(tuning: Tuning, measure: str) -> Table:
     """What each rate reached, after how many steps: those of the last rung are the longest."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(f"{measure} (steps)")
-    for rate in found.sweep.rates:
+    for rate in tuning.sweep.rates:
         table.add_column(f"{rate:g}", justify="right")
     table.add_column("best", justify="right")
-    for structure, best in found.winners.items():
-        trials = [found.of(structure, rate) for rate in found.sweep.rates]
+    for structure, best in tuning.winners.items():
+        trials = [tuning.of(structure, rate) for rate in tuning.sweep.rates]
         shown = ["diverged" if trial.value is None else f"{trial.value:.3f} ({trial.steps})" for trial in trials]
         table.add_row(structure, *shown, f"{best:g}")
     return table
 
 
-def _as_dict(found: Tuning) -> dict[str, object]:
-    tokens, seconds = found.cost
+def _as_dict(tuning: Tuning) -> dict[str, object]:
+    tokens, seconds = tuning.cost
     trials = [
         {"structure": trial.structure, "rate": trial.rate, "steps": trial.steps, "value": trial.value}
-        for trial in found.trials
+        for trial in tuning.trials
     ]
-    return {"rates": found.winners, "trials": trials, "tokens": tokens, "core_seconds": seconds,
-            "at_the_edge": found.at_the_edge}  # fmt: skip
+    return {"rates": tuning.winners, "trials": trials, "tokens": tokens, "core_seconds": seconds,
+            "at_the_edge": tuning.at_the_edge}  # fmt: skip

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
+
+from resolvent.text.batches import TokenSequence
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 _MOST_TOKENS = 1 << 20  # of a vocabulary: three tokens fit into 63 bits
 
 
-def trigram_probabilities(train: npt.NDArray[Any], tokens: npt.NDArray[Any], vocab_size: int) -> Floats:
+def trigram_probabilities(train: TokenSequence, tokens: TokenSequence, vocab_size: int) -> Floats:
     """The probability of each token but the first, given the two before it (the second has one): (tokens - 1,).
 
     A trigram model with Witten-Bell smoothing, which has no parameter to fit: after a context h that occurred c(h)
@@ -37,7 +39,7 @@ def trigram_probabilities(train: npt.NDArray[Any], tokens: npt.NDArray[Any], voc
     return probability
 
 
-def _grams(tokens: npt.NDArray[Any], order: int, vocab_size: int) -> Ints:
+def _grams(tokens: TokenSequence, order: int, vocab_size: int) -> Ints:
     """Each `order` tokens in a row as a number."""
     count = len(tokens) - order + 1
     keys = np.zeros(count, dtype=np.int64)
@@ -83,7 +85,7 @@ def _looked_up(keys: Ints, known: Ints, values: Ints) -> Ints:
 class CacheCounts:
     """How often each token followed its context within the last tokens, for contexts of 0 to `longest` tokens."""
 
-    def __init__(self, tokens: npt.NDArray[Any], longest: int) -> None:
+    def __init__(self, tokens: TokenSequence, longest: int) -> None:
         self._length = len(tokens)
         self._contexts, self._grams = [], []
         context: Ints = np.zeros(len(tokens), dtype=np.int64)  # what precedes each token, as a number; of `m` tokens

@@ -169,13 +169,13 @@ def mixed(base: Floats, totals: Ints, hits: Ints) -> Floats:
     return probability
 
 
-def _weights(parts: Floats) -> Floats:
+def _weights(rows: Floats) -> Floats:
     """Weights of a mixture of the rows, by EM from equal ones; one target's worth is added to each, so that a model
     that may be right is never ruled out.
     """
-    weights = np.full(len(parts), 1 / len(parts))
+    weights = np.full(len(rows), 1 / len(rows))
     for _ in range(_ROUNDS):
-        joint = weights[:, None] * parts
+        joint = weights[:, None] * rows
         joint /= joint.sum(0)
-        weights = (joint.sum(1) + 1) / (parts.shape[1] + len(parts))
+        weights = (joint.sum(1) + 1) / (rows.shape[1] + len(rows))
     return weights

@@ -89,16 +89,19 @@ def gains_offered(variants: Sequence[Variant]) -> dict[int, float]:
 
 def columns(variants: Sequence[Variant]) -> list[Column]:
     def at(context: int, *, brief: bool) -> Column:
-        return Column(f"{context:,}", lambda v: spread(v_, 2) if (v_ := v.at_length(context)) else "–", brief)
+        return Column(f"{context:,}", lambda v: spread(own, 2) if (own := v.at_length(context)) else "–", brief)
 
     contexts = variants[0].lengths
+    costs = {column.name: column for column in table.pareto_columns(variants)}
     return [
         Column("structure", lambda v: v.name),
-        *(column for column in table.pareto_columns(variants)[1:] if column.name in ("params", "mixing", "cache")),
+        dataclasses.replace(costs["params"], brief=False),
+        dataclasses.replace(costs["mixing"], brief=False),
+        costs["cache"],
         Column("learning rate", lambda v: f"{v.learning_rate:g}", brief=False),
         *(at(context, brief=context in (contexts[0], contexts[-1])) for context in contexts),
         Column("gain, nats", lambda v: spread([gains(run)[v.lengths[-1]] for run in v.runs], 3) if v.lengths else "–"),
-        Column("all targets", lambda v: spread(v.perplexities, 2)),
+        Column("all targets", lambda v: spread(v.perplexities, 2), brief=False),
         Column("bits per byte", lambda v: spread(v.bits, 3), brief=False),
     ]
 
