@@ -115,7 +115,8 @@ def test_commands_about_reach(tmp_path: Path) -> None:
     (tmp_path / "python.txt").write_text("def f(x):\n    return x + 1\n\n\nclass A:\n    value = f(3)\n\n\n" * 90)
     changes = ("train.steps=2", "train.warmup=1", "task.context=32", "model.layers=1", "model.dim=16")
     less = [word for change in changes for word in ("--set", change)]
-    more = {"prepare": ["--held-out", "0.2"], "reach": ["--context", "32"], "tune": [*less, "--steps", "2", "--rates", "1e-3,2e-3"],
+    rates = ["--steps", "2", "--rates", "1e-3,2e-3"]
+    more = {"prepare": ["--held-out", "0.2"], "reach": ["--context", "32"], "tune": [*less, *rates],
             "ladder": [*less, "--structures", "dense"]}  # fmt: skip
     _, block = blocks(ROOT / "docs" / "guide.md", "sh")
     commands = [shlex.split(line, comments=True) for line in block.splitlines()]
