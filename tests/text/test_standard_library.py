@@ -3,6 +3,7 @@
 import hashlib
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -141,7 +142,7 @@ def test_a_tokenizer_is_trained_on_what_is_not_held_out(tmp_path: Path) -> None:
 def test_what_was_begun_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": f"line {i} of a text"}) + "\n" for i in range(300)))
     whole = prepare(tmp_path / "a.jsonl", tmp_path / "whole", "bpe:270")
-    monkeypatch.setattr("resolvent.text.prepare.SAVE_INTERVAL", 0.0)
+    monkeypatch.setattr(import_module("resolvent.text.prepare"), "SAVE_INTERVAL", 0.0)
 
     def killed(stage: str, fraction: float) -> None:
         if stage == "tokenizing" and fraction > 0.5:
