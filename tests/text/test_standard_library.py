@@ -112,7 +112,7 @@ def test_another_release_is_another_text(in_use: Path, tmp_path: Path, monkeypat
 def test_a_tokenizer_is_trained_on_what_is_not_held_out(tmp_path: Path) -> None:
     (tmp_path / "split").mkdir()
     for name, text in (
-        ("train", "the cat sat on the mat\n" * 50),
+        ("train", "the cat sat on the mat, and some of those who saw it ran away quickly\n" * 50),
         ("validation", "zebra " * 200),
         ("test", "quagga " * 200),
     ):
