@@ -4,7 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-LONGEST = 8
+LONGEST = 2
 ROUNDS = 30
 
 

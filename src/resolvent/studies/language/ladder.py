@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_FILE = "reach.json"
+_FILE, _VERSION = "reach.json", 1
 _CACHE = "n-gram cache"
 _GREY = "#6b7280"
 STRUCTURES = ("attention", "dense", "first-order", "order:8", "exponential+cache", "quadratic+cache")
@@ -58,7 +58,7 @@ def measuring(cells: Sequence[Cell], _: Selection, out: Path) -> tuple[Measure, 
 
 def _reach(text: Text, out: Path) -> Reach:
     """That of the text in windows up to the context, measured once."""
-    path, own = out / _FILE, {"sha256": text.sha256, "context": text.context}
+    path, own = out / _FILE, {"version": _VERSION, "sha256": text.sha256, "context": text.context}
     if path.exists():
         content = as_mapping(read(path), "the reach of a text")
         if own == {key: content.get(key) for key in own}:
@@ -181,7 +181,7 @@ def ladder_figure(variants: Sequence[Variant]) -> Figure:
     shortest = variants[0].lengths[0] if variants[0].lengths else 0
     style(first, "tokens of context, the same targets", "loss, nats per token")
     style(second, "tokens of context, the same targets", f"gain over {shortest} tokens, nats per token")
-    style(third, "million tokens trained on", "loss, nats per token: the first batches of validation")
+    style(third, "million tokens trained on", "loss during training, nats per token")
     handles, labels = first.get_legend_handles_labels()
     more, names = second.get_legend_handles_labels()
     figure.legend(handles + more, labels + names, loc="outside lower center", ncols=7, frameon=False, fontsize=9)
