@@ -72,13 +72,22 @@ class RunOptions:
             if corpus is not None:
                 raise SettingError(f"{task} makes its own sequences: --corpus goes with 'resolvent train text'.")
             if task == Markov.name:
-                return incontext.run_config(incontext.preset_of(preset).arms[0], pattern, seed)
-            return table1.run_config(table1.preset_of(preset, [task]), task, pattern, seed)
+                made = incontext.run_config(incontext.preset_of(preset).arms[0], pattern, seed)
+            else:
+                made = table1.run_config(table1.preset_of(preset, [task]), task, pattern, seed)
+            return self._tuned(made, file)
         if corpus is None:
             raise SettingError("expected --corpus, the folder of a prepared text: see 'resolvent data prepare --help'.")
         size = presets.preset_of(preset)
         context = as_integer(file.setting("task", "context") or size.context, "task.context", least=1)
-        return presets.run_config(size, Text(str(corpus), context).prepared(), pattern, seed)
+        return self._tuned(presets.run_config(size, Text(str(corpus), context).prepared(), pattern, seed), file)
+
+    def _tuned(self, config: RunConfig, file: ConfigFile) -> RunConfig:
+        """With the learning rate that the file has for the pattern, if it has rates."""
+        rate = file.rate(self._pattern(file))
+        if rate is None:
+            return config
+        return dataclasses.replace(config, train=dataclasses.replace(config.train, learning_rate=rate))
 
     def _task(self, file: ConfigFile) -> str:
         given = self.task or file.task

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Number = float | int | str
-Option = Literal["corpus", "quick", "rules", "first_seed", "tasks", "times"]
+Option = Literal["corpus", "quick", "rules", "first_seed", "rates", "tasks", "times"]
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,13 @@ class Selection:
     tasks: Sequence[str] | None = None
     seeds: int | None = None
     first_seed: int | None = None
+    rates: Path | None = None
     times: Sequence[int] | None = None
     changes: Sequence[str] = ()
     out: Path | None = None
+
+
+Measure = Callable[[Callable[[], None]], list[Record]]
 
 
 @dataclass(frozen=True)
@@ -104,14 +108,14 @@ class StudyPlan:
     """The runs of a study, and the folder of its reports; the preset says how large it is.
 
     measure  what is measured of the finished runs, if anything, in so many `measurements`: it calls its argument after
-             each, and returns the records
+             each, and returns the records of those that are finished
     """
 
     preset: str
     about: str
     folder: Path
     cells: list[Cell]
-    measure: Callable[[Callable[[], None]], list[Record]] | None = None
+    measure: Measure | None = None
     measurements: int = 0
 
 

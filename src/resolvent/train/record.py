@@ -28,6 +28,7 @@ from resolvent.fields import (
     field_names,
 )
 from resolvent.files import write_text
+from resolvent.text import Reach
 from resolvent.train import version1
 from resolvent.train.config import RunConfig
 from resolvent.train.evaluations import EVALUATIONS, Evaluation, TextEvaluation
@@ -36,6 +37,7 @@ from resolvent.untrusted import parse, read, read_lines
 FILE = "run.json"
 FORMAT, VERSION = "resolvent-run", 2
 _PACKAGES = ("resolvent", "torch", "numpy", "numba")
+_OPTIONAL = ("lengths", "extended_at", "reach")  # left out where there is nothing to say
 
 
 class RecordError(SettingError):
@@ -83,7 +85,8 @@ class Environment:
 @dataclass(frozen=True)
 class Record:
     """A finished run. `lengths` has evaluations in other contexts than the one trained on, where there are any;
-    `extended_at` the steps after which it was given more of them than it was begun with.
+    `extended_at` the steps after which it was given more of them than it was begun with; `reach`, what its text offers
+    to an n-gram cache, if that was measured.
     """
 
     config: RunConfig
@@ -98,6 +101,7 @@ class Record:
     curve: tuple[CurvePoint, ...]
     lengths: tuple[TextEvaluation, ...] = ()
     extended_at: tuple[int, ...] = ()
+    reach: Reach | None = None
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -125,8 +129,9 @@ class Record:
             "environment": dataclasses.asdict(self.environment),
             "evaluation": self.evaluation.to_dict(),
             "lengths": [each.to_dict() for each in self.lengths],
+            "reach": None if self.reach is None else self.reach.to_dict(),
         }
-        for name in ("lengths", "extended_at"):
+        for name in _OPTIONAL:
             if not values[name]:
                 del values[name]
         return {"format": FORMAT, "version": VERSION, **values}
@@ -137,7 +142,7 @@ class Record:
         values = as_mapping(content, "a run's record")
         if check_format(values, FORMAT, (1, VERSION), "a run's record") == 1:
             values = version1.record(values)
-        check_names(values, field_names(cls), "a run's record", optional=("lengths", "extended_at"))
+        check_names(values, field_names(cls), "a run's record", optional=_OPTIONAL)
         config = RunConfig.from_dict(as_mapping(values["config"], "config"))
         evaluation = EVALUATIONS[config.task.evaluated_on]
         made = {
@@ -150,6 +155,7 @@ class Record:
                 for each in as_list(values.get("lengths", ()), "lengths")
             ),
             "extended_at": tuple(as_integers(values.get("extended_at", ()), "extended_at")),
+            "reach": None if values.get("reach") is None else Reach.from_dict(values["reach"]),
         }
         make: Callable[..., Record] = cls  # which checks its values
         return make(**{**values, **made})

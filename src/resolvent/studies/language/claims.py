@@ -16,8 +16,8 @@ from typing import ClassVar, Literal, Protocol, final
 from resolvent.studies.grade import Grade, Scale, better, close, mean, no_worse
 from resolvent.studies.language.variants import Variant, name_of
 
-_MARGIN, _SINGLE, _ALIKE, _APART = 0.005, 0.02, 0.02, 0.05  # of perplexities
-PERPLEXITY = Scale(*map(math.log1p, (_MARGIN, _SINGLE, _ALIKE, _APART)))  # of scores, which are minus losses
+MARGIN, SINGLE, _ALIKE, _APART = 0.005, 0.02, 0.02, 0.05  # of perplexities
+PERPLEXITY = Scale(*map(math.log1p, (MARGIN, SINGLE, _ALIKE, _APART)))  # of scores, which are minus losses
 _CONSTANT = "softmax:gate=0.5"
 _HALF, _DOUBT = 0.5, 0.1
 _MARGINAL, _SIZEABLE = 0.05, 0.1  # shares of parameters
@@ -55,9 +55,9 @@ class Compared(Statement):
     """Perplexities of two variants."""
 
     rule = (
-        f"a < b: every seed of a has a perplexity below every seed of b by more than {_MARGIN:.1%}, or {_SINGLE:.0%} "
+        f"a < b: every seed of a has a perplexity below every seed of b by more than {MARGIN:.1%}, or {SINGLE:.0%} "
         "where either has a single seed; contradicted if it is the other way round by as much. a ≤ b: no seed of a is "
-        f"above any of b by more than {_MARGIN:.1%}; contradicted if b < a. a ≲ b: no seed of a is above any of b "
+        f"above any of b by more than {MARGIN:.1%}; contradicted if b < a. a ≲ b: no seed of a is above any of b "
         f"by more than {_ALIKE:.0%}; contradicted if the mean of a is above that of b by more than {_APART:.0%}. "
         "Anything else is open."
     )
@@ -81,7 +81,7 @@ class LikeForLike(Statement):
 
     rule = (
         "a < b, like for like: every seed of a has a perplexity below every seed of b by more than "
-        f"{_MARGIN:.1%}, or {_SINGLE:.0%} where either has a single seed; contradicted if it is the other way round by "
+        f"{MARGIN:.1%}, or {SINGLE:.0%} where either has a single seed; contradicted if it is the other way round by "
         "as much. Open otherwise, and whatever the seeds where caches differ, or parameters by more than 1%."
     )
 
@@ -232,7 +232,7 @@ class Keeps(Statement):
 
     rule = (
         f"Keeps: for no seed is the perplexity in the longest contexts above that at the trained length by more than "
-        f"{_MARGIN:.1%}; contradicted if it is for all, or by more than {_SINGLE:.0%} for a single one. Anything else "
+        f"{MARGIN:.1%}; contradicted if it is for all, or by more than {SINGLE:.0%} for a single one. Anything else "
         "is open."
     )
 

@@ -14,15 +14,27 @@ from typing import TYPE_CHECKING, final
 
 from resolvent.errors import SettingError
 from resolvent.patterns import PAPER_STRUCTURES, pattern
-from resolvent.studies.grid import Cell, folder_of, slug
+from resolvent.studies.grid import Cell, finished, folder_of, slug
 from resolvent.studies.language import claims, figures, lengths, table
 from resolvent.studies.language.claims import Statement
 from resolvent.studies.language.presets import PRESETS, preset_of, run_config, with_parameters_of
 from resolvent.studies.language.table import Column
 from resolvent.studies.language.variants import Variant, name_of, variants
-from resolvent.studies.study import Claims, Graded, Option, Selection, Study, StudyFigure, StudyPlan, StudyReport
+from resolvent.studies.study import (
+    Claims,
+    Graded,
+    Measure,
+    Option,
+    Selection,
+    Study,
+    StudyFigure,
+    StudyPlan,
+    StudyReport,
+    TextTable,
+)
 from resolvent.tasks import Text
 from resolvent.train.config import RunConfig
+from resolvent.train.config_file import ConfigFile
 from resolvent.train.record import Record
 
 if TYPE_CHECKING:
@@ -36,6 +48,7 @@ _OPTIONS = {  # settings that tell the cells of a study apart
 }
 
 
+_TEXT_OPTIONS: tuple[Option, ...] = ("corpus", "quick", "rules", "first_seed", "rates")
 _DEFAULT = "laptop"
 _PRESETS = ((_DEFAULT, PRESETS[_DEFAULT].about), *((name, p.about) for name, p in PRESETS.items() if name != _DEFAULT))
 
@@ -45,7 +58,8 @@ _PRESETS = ((_DEFAULT, PRESETS[_DEFAULT].about), *((name, p.about) for name, p i
 class TextStudy(Study):
     """Every structure with every rule.
 
-    times       multiples of the trained length at which models are measured by default; None if at that length alone
+    measuring   what is measured of finished runs beside their own evaluation, and in how many steps; `breakdown` shows
+                it in tables of its own
     rates       learning rates of rules, as multiples of the preset's, where they were chosen for each
     matched     whether MLPs are as wide as gives every rule the parameters of the first one
     first_seed  of the published runs, where the preset's was used to choose settings
@@ -57,11 +71,12 @@ class TextStudy(Study):
     statements: Callable[[Sequence[Variant]], list[Statement]]
     figure: Callable[[Sequence[Variant]], Figure]
     rules: tuple[str, ...] = ("softmax",)
-    times: tuple[int, ...] | None = None
+    measuring: Callable[[Sequence[Cell], Selection, Path], tuple[Measure, int]] | None = None
+    breakdown: Callable[[Sequence[Variant]], tuple[TextTable, ...]] = lambda _: ()
     rates: Mapping[str, float] = field(default_factory=dict)
     matched: bool = False
     first_seed: int | None = None
-    options: tuple[Option, ...] = ("corpus", "quick", "rules", "first_seed")
+    options: tuple[Option, ...] = _TEXT_OPTIONS
     presets: tuple[tuple[str, str], ...] = _PRESETS
 
     def plan(self, selection: Selection) -> StudyPlan:
@@ -71,27 +86,28 @@ class TextStudy(Study):
         out = selection.out or Path("out") / f"language-{preset}-{selection.corpus.resolve().name}"
         cells = self.cells(
             preset, str(selection.corpus), out, structures=selection.structures, rules=selection.rules,
-            seeds=selection.seeds, first_seed=selection.first_seed, changes=selection.changes,
+            seeds=selection.seeds, first_seed=selection.first_seed, rates=selection.rates, changes=selection.changes,
         )  # fmt: skip
-        if self.times is None:
+        if self.measuring is None:
             return StudyPlan(preset, about, out, cells)
-        times = tuple(selection.times or self.times)
-        count = len(cells) * len(lengths.contexts(cells[0], times))  # or an error, before anything is trained
-        return StudyPlan(preset, about, out, cells, partial(_measured, cells, times), count)
+        return StudyPlan(preset, about, out, cells, *self.measuring(cells, selection, out))
 
     def cells(
         self, preset: str, corpus: str, out: Path, *, structures: Sequence[str] | None = None,
         rules: Sequence[str] | None = None, seeds: int | None = None, first_seed: int | None = None,
-        changes: Sequence[str] = (),
+        rates: Path | None = None, changes: Sequence[str] = (),
     ) -> list[Cell]:  # fmt: skip
         """Every run, seed by seed, so that a study that is stopped has complete comparisons."""
         size = preset_of(preset)
         _check_options(changes, seeds)
-        text = Text(corpus, size.context).prepared()
+        text, tuned = Text(corpus, size.context).prepared(), _rates(rates, preset)
         first = next(seed for seed in (first_seed, self.first_seed, size.first_seed) if seed is not None)
 
         def config(structure: str, rule: str, seed: int) -> RunConfig:
-            made = run_config(size, text, structure, seed, rule, self.rates.get(rule, 1.0)).changed(changes)
+            factor = (
+                self.rates.get(rule, 1.0) * (tuned(structure) or size.train.learning_rate) / size.train.learning_rate
+            )
+            made = run_config(size, text, structure, seed, rule, factor).changed(changes)
             if not self.matched or rule == self.rules[0]:
                 return made
             return with_parameters_of(made, run_config(size, text, structure, seed, self.rules[0]).changed(changes))
@@ -108,7 +124,7 @@ class TextStudy(Study):
         groups = variants(records)
         columns, notes = self.columns(groups), (*self.notes(groups), *table.scale_notes(groups))
         return StudyReport(
-            tables=(table.filled(columns, groups),),
+            tables=(table.filled(columns, groups), *self.breakdown(groups)),
             brief=table.filled([column for column in columns if column.brief], groups),
             captions=notes,
             notes=notes,
@@ -123,8 +139,26 @@ class TextStudy(Study):
         return Claims("What the paper says", claims.rules(statements), graded)
 
 
-def _measured(cells: Sequence[Cell], times: tuple[int, ...], advance: Callable[[], None]) -> list[Record]:
-    return [lengths.measured(cell, times, advance) for cell in cells]
+def _in_longer_contexts(cells: Sequence[Cell], selection: Selection, _: Path) -> tuple[Measure, int]:
+    """Multiples of the trained length. Those that do not fit raise an error, before anything is trained."""
+    times = tuple(selection.times or lengths.TIMES)
+
+    def measure(advance: Callable[[], None]) -> list[Record]:
+        return [lengths.measured(cell, times, advance) for cell in finished(cells)]
+
+    return measure, len(cells) * len(lengths.contexts(cells[0], times))
+
+
+def _rates(path: Path | None, preset: str) -> Callable[[str], float | None]:
+    """The learning rate of a structure in a file; None without one."""
+    if path is None:
+        return lambda _: None
+    file = ConfigFile.read(path)
+    if not file.rates:
+        raise SettingError(f"{path} has no learning rates: expected a file that 'resolvent tune' wrote.")
+    if file.preset not in (None, preset):
+        raise SettingError(f"{path} has learning rates for the preset {file.preset}: expected those for {preset}.")
+    return file.rate
 
 
 def _check_options(changes: Sequence[str], seeds: int | None) -> None:
@@ -197,6 +231,6 @@ LENGTH = TextStudy(
     notes=table.length_notes,
     statements=claims.length,
     figure=figures.length_figure,
-    times=lengths.TIMES,
-    options=("corpus", "quick", "rules", "first_seed", "times"),
+    measuring=_in_longer_contexts,
+    options=(*_TEXT_OPTIONS, "times"),
 )
