@@ -39,8 +39,8 @@ def train_model(
         str | None,
         typer.Argument(
             metavar="TASK",
-            help="copy, recall, multihop, markov, or text with --corpus; settings may follow, as in markov:k=8; optional "
-            "if --config names it.",
+            help="copy, recall, multihop, markov, or text with --corpus; settings may follow, as in markov:k=8; "
+            "optional if --config names it.",
         ),
     ] = None,
     *,

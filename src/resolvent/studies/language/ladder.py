@@ -17,7 +17,7 @@ from resolvent.studies.grade import Grade, better, mean
 from resolvent.studies.grid import Cell, finished
 from resolvent.studies.language import claims, lengths, table
 from resolvent.studies.language.claims import PERPLEXITY, Statement, Variants
-from resolvent.studies.language.figures import color_of, style
+from resolvent.studies.language.figures import color_of, label_axes
 from resolvent.studies.language.presets import PRESETS
 from resolvent.studies.language.study import TextStudy
 from resolvent.studies.language.table import Column, spread
@@ -179,9 +179,9 @@ def ladder_figure(variants: Sequence[Variant]) -> Figure:
         axes.set_xticks(variants[0].lengths, [f"{context:,}" for context in variants[0].lengths])
         axes.xaxis.minorticks_off()
     shortest = variants[0].lengths[0] if variants[0].lengths else 0
-    style(first, "tokens of context, the same targets", "loss, nats per token")
-    style(second, "tokens of context, the same targets", f"gain over {shortest} tokens, nats per token")
-    style(third, "million tokens trained on", "loss during training, nats per token")
+    label_axes(first, "tokens of context, the same targets", "loss, nats per token")
+    label_axes(second, "tokens of context, the same targets", f"gain over {shortest} tokens, nats per token")
+    label_axes(third, "million tokens trained on", "loss during training, nats per token")
     handles, labels = first.get_legend_handles_labels()
     more, names = second.get_legend_handles_labels()
     figure.legend(handles + more, labels + names, loc="outside lower center", ncols=7, frameon=False, fontsize=9)
