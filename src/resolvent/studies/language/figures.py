@@ -116,11 +116,11 @@ def length_figure(variants: Sequence[Variant]) -> Figure:
     first, second = figure.subplots(1, 2, sharey=True)
     n = variants[0].context
     for variant in variants:
-        color, style = color_of(variant, variants), "--" if variant.kind == "cache-efficient" else "-"
+        color, dashes = color_of(variant, variants), "--" if variant.kind == "cache-efficient" else "-"
         positions = by_position(variant)
         for axes, line in ((first, positions), (second, [(c, variant.at_length(c)) for c in variant.lengths])):
             xs, means = [x for x, _ in line], [mean(values) for _, values in line]
-            axes.plot(xs, means, style, color=color, marker=".", lw=1.5, label=variant.name)
+            axes.plot(xs, means, dashes, color=color, marker=".", lw=1.5, label=variant.name)
             axes.fill_between(xs, [min(v) for _, v in line], [max(v) for _, v in line], color=color, alpha=0.15, lw=0)
     for axes in (first, second):
         axes.axvline(n, color=_INK, lw=0.9, ls=":")
