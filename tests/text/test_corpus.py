@@ -89,7 +89,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (edit(version=2), "has version 2, and this release reads 1"),
     (edit(splits={}), "damaged: expected splits train, validation, test, got none"),
     (edit(splits=None), "damaged: expected an object for splits, got nothing"),
-    (edit(rule="other"), "damaged: expected rule kept, tail, files, documents, got 'other'"),
+    (edit(rule="other"), "damaged: expected rule kept, tail, files, names, documents, got 'other'"),
     (
         edit(splits={split: {"tokens": 1} for split in TEXTS}),
         r"damaged: expected a string for splits\.train\.file, got nothing",

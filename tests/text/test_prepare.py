@@ -250,7 +250,7 @@ def test_into_an_empty_or_linked_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sources", "options", "message"),
     [
-        ([], {}, "nothing to prepare: expected wikitext2, sotu, shakespeare, openwebtext, or files"),
+        ([], {}, "nothing to prepare: expected wikitext2, sotu, shakespeare, openwebtext, python, or files"),
         (["wikitext"], {}, r"no file or folder wikitext, and no corpus of that name: .*Did you mean 'wikitext2'\?"),
         (["sotu", "a.jsonl"], {}, "sotu is prepared alone"),
         (["a.jsonl"], {"tokenizer": "gpt3"}, "unknown tokenizer 'gpt3'"),

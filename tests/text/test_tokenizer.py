@@ -111,7 +111,9 @@ def test_errors(each: Tokenizer) -> None:
         each.decode([[1, 2]])
     with pytest.raises(TextError, match="of float64"):
         each.decode([1.0])
-    with pytest.raises(TextError, match=r"unknown tokenizer 'gpt-2': expected gpt2, bytes or .*Did you mean 'gpt2'\?"):
+    with pytest.raises(
+        TextError, match=r"unknown tokenizer 'gpt-2': expected gpt2, bytes, bpe:TOKENS or .*Did you mean 'gpt2'\?"
+    ):
         tokenizer("gpt-2")
 
 

@@ -119,6 +119,10 @@ class PrepareSettings:
             trained=content.integer("trained") if content.has("trained") else None,
         )
 
+    def to_dict(self) -> dict[str, object]:
+        """Without `trained` where nothing was, as releases wrote it that could not train."""
+        return {name: value for name, value in asdict(self).items() if name != "trained" or value is not None}
+
 
 @final
 @dataclass(frozen=True)
@@ -222,7 +226,7 @@ class PreparePlan:
         return cls(settings, rule, tuple(SourceInfo.read(source) for source in content.children("sources")))
 
     def to_dict(self) -> dict[str, object]:
-        return {"version": VERSION, **asdict(self)}
+        return {"version": VERSION, **asdict(self), "settings": self.settings.to_dict()}
 
 
 @final

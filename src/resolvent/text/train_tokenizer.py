@@ -48,6 +48,9 @@ def train_tokenizer(
     """
     check_size(vocab_size)
     texts = TextRequest.parse(sources, ReadOptions(field, errors), held_out)
+    for path in texts.paths:
+        if (path / SIDECAR).exists():
+            raise TextError(f"{path} is tokenized already: expected the texts that it was prepared from.")
     return train_on(texts, texts.sources(), Path(out), vocab_size, on_progress)
 
 
@@ -63,9 +66,6 @@ def train_on(
     texts: TextRequest, files: Sequence[Source], out: Path, vocab_size: int, on_progress: OnProgress
 ) -> FileTokenizer:
     """Train on texts that were asked for, which these files hold."""
-    for path in texts.paths:
-        if (path / SIDECAR).exists():
-            raise TextError(f"{path} is tokenized already: expected the texts that it was prepared from.")
     surveyed, _ = texts.survey(files, on_progress)
     training = _training_texts(surveyed, texts.options, on_progress)
     content = _train(training, vocab_size, lambda: on_progress("merging", 0.0))
