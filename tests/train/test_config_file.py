@@ -79,7 +79,7 @@ def test_options_stand_over_the_file_and_the_file_over_the_preset(tmp_path: Path
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("[trian]\nsteps = 3", r"unknown name 'trian' in .*mine.toml: expected preset, model, .*rates. Did you mean 'train'"),
+    ("[trian]\nsteps = 3", r"unknown name 'trian' in .*mine.toml: expected preset, .*rates. Did you mean 'train'"),
     ("[train]\nstep = 3", r"mine.toml: unknown setting 'step' of training: .* Did you mean 'steps'\?"),
     ("[task]\nname = 'copy'\nlenght = 3", r"unknown setting 'lenght' of the task copy: .*Did you mean 'length'\?"),
     ("[model]\npatern = 'dense'", "Did you mean 'pattern'"),
