@@ -465,3 +465,25 @@ def test_grouped_heads_through_files(spec: str, tmp_path: Path) -> None:
     assert all(stage.kv_heads == 2 for stage in stage_caches(loaded))
     assert loaded.nbytes == cache.nbytes
     assert_close(go_on(inputs, loaded, 20), go_on(inputs, cache, 20))
+
+
+@pytest.mark.parametrize("scale", [-0.7, 0.0, 0.5])
+@pytest.mark.parametrize("dim", [5, 16])  # torch operations, and the kernel
+def test_sequences_at_different_positions_take_any_scale(dim: int, scale: float) -> None:
+    """Reads that pad a shorter list are left out, whatever the sign of their scores."""
+    x, q, k = torch.randn(3, 2, 1, 12, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    positions = [3, 9]
+    caches = [decode_cache("exponential", 1, 1, dim, dim, max_tokens=12, dtype=torch.float64) for _ in positions]
+    together = decode_cache("exponential", 2, 1, dim, dim, max_tokens=12, dtype=torch.float64)
+
+    def go_on(rows: slice, first: int, last: int, cache: Cache, start: list[int] | None = None) -> Tensor:
+        a = (q[rows, :, first:last], k[rows, :, first:last])
+        return rv.extend(x[rows, :, first:last], "exponential", cache, a, a, 0.5, scale=scale, start=start)
+
+    lags = [positions[1] - position for position in positions]
+    go_on(slice(0, 2), 0, positions[1], together, lags)  # padding before the first sequence
+    for row, (cache, lag) in enumerate(zip(caches, lags, strict=True)):
+        go_on(slice(row, row + 1), lag, positions[1], cache)
+    outputs = go_on(slice(0, 2), positions[1], 11, together)
+    for row, cache in enumerate(caches):
+        assert_close(outputs[row : row + 1], go_on(slice(row, row + 1), positions[1], 11, cache))

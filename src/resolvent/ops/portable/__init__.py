@@ -75,10 +75,11 @@ def step(token: Token, scale: float) -> Tensor:
     g = torch.where(feeds, gate, 0)[..., None]
     y = (1 - g) * x
     if token.direct:
-        past = (qa[:, :, None] * kept["keys_a"]).sum(-1).masked_fill(~valid, -torch.inf)
-        scores = torch.cat([(qa * ka).sum(-1, keepdim=True), past], dim=-1)
+        past = (qa[:, :, None] * kept["keys_a"]).sum(-1) * scale
+        past = past.masked_fill(~valid, -torch.inf)  # after scaling: a scale may be zero or negative
+        scores = torch.cat([(qa * ka).sum(-1, keepdim=True) * scale, past], dim=-1)
         values = torch.cat([x[:, :, None], kept["values"]], dim=2)
-        y = (1 - g) * ((scores * scale).softmax(-1)[..., None] * values).sum(2)
+        y = (1 - g) * (scores.softmax(-1)[..., None] * values).sum(2)
     if token.recurrent and slots.shape[1]:
         weights = valid.to(dtype)  # one read at most
         if "keys_b" in kept:
