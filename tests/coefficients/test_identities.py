@@ -99,3 +99,20 @@ def test_first_order_is_a_gated_scan() -> None:
         outputs.append(keep * outputs[-1] + (1 - keep) * x[t])
     want = mixer.output(torch.stack(outputs).flatten(1))
     assert_close(mixer(u)[0], want)
+
+
+@pytest.mark.parametrize("gate", ["half", "mamba"])
+def test_mamba2_becomes_the_gated_softmax(gate: str) -> None:
+    """At first order, with A = 1 - B and without vectors: what is left between the two rules are these two factors."""
+    torch.manual_seed(3)
+    decay = {"half": "0.5", "mamba": "mamba"}[gate]
+    ours = Mixer(32, 4, "first-order", rule=f"softmax:gate={gate}").double()
+    theirs = Mixer(32, 4, "first-order", rule=f"mamba2:state=1,decay={decay},input=complement,vectors=ones").double()
+    states = [{name.replace("gate.", ""): t for name, t in m.state_dict().items()} for m in (ours, theirs)]
+    assert {name: t.shape for name, t in states[0].items()} == {name: t.shape for name, t in states[1].items()}
+    theirs.load_state_dict(states[0])
+    x = torch.randn(2, 75, 32, dtype=torch.float64)
+    assert_close(theirs(x), ours(x))
+    for mixer in (ours, theirs):
+        a, b = mixer.weights(x)[0].matrices()
+        assert_close((a + b).sum(-1), torch.ones(2, 4, 75, dtype=torch.float64))

@@ -44,7 +44,7 @@ class Rule(ABC):
 
     def __str__(self) -> str:
         changed = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default]
-        return self.name + ("" if not changed else ":" + ",".join(f"{key}={value}" for key, value in changed))
+        return self.name + ("" if not changed else ":" + ",".join(f"{key}={_spelled(value)}" for key, value in changed))
 
     def refusal(self, pattern: Pattern) -> str | None:
         """What the rule asks of a pattern that this one does not have, as in "needs a …"; None if it fits."""
@@ -81,6 +81,10 @@ class Rule(ABC):
     def state_madds(self, heads: int, head_dim: int) -> int:  # noqa: ARG002
         """Multiply-adds per token on that state."""
         return 0
+
+
+def _spelled(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def require_choice(key: str, value: object, choices: tuple[str, ...]) -> None:

@@ -155,7 +155,7 @@ MAMBA = TextStudy(
     page="mamba.html",
     structures=("first-order",),
     rules=("softmax", "softmax:gate=mamba", "mamba1:state=1", "mamba1:state=1,decay=0.5", "mamba2:state=1",
-           "softmax:conv=4", "mamba1:conv=4,state=1,decay=0.5", "mamba2"),
+           "softmax:conv=4", "mamba1:conv=4,state=1,decay=0.5", "mamba2", *claims.FACTORS),
     columns=table.mamba_columns,
     notes=table.mamba_notes,
     statements=claims.mamba,
