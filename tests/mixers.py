@@ -127,10 +127,10 @@ def scores_of(mixer: Mixer, u: Tensor, head: int) -> tuple[Tensor, Tensor]:
                 mine = head - group.heads.start
                 if 0 <= mine < group.count:
                     row = mine if name[0] == "q" else mine // share
-                    result[name] = rotate(projected[:, :, at + row], layer.rope)
+                    result[name] = projected[:, :, at + row]
                 at += size
-    sa = result["qa"] @ result["ka"].mT * scale if "qa" in result else none
-    sb = result["qb"] @ result["kb"].mT * scale if "qb" in result else none
+    sa = turned_scores(result["qa"], result["ka"], layer.rope) * scale if "qa" in result else none
+    sb = turned_scores(result["qb"], result["kb"], layer.rope) * scale if "qb" in result else none
     return sa, sb
 
 
@@ -145,6 +145,32 @@ def gate_of(mixer: Mixer, u: Tensor, head: int) -> Tensor:
         case ConstantGate():
             return torch.full(u.shape[:2], gate.gamma, dtype=torch.float64)
     raise AssertionError(gate)
+
+
+def turned_scores(q: Tensor, k: Tensor, rope: float | str | None) -> Tensor:
+    """(B, N, N): the query of i, turned by what the setting makes of the distance i - j, and the key of j as it is."""
+    if rope is None:
+        return q @ k.mT
+    n, d, base = q.shape[1], q.shape[-1], 10_000.0
+    distance = torch.arange(n).double()[:, None] - torch.arange(n)
+    match rope.replace("=", ":").split(":") if isinstance(rope, str) else rope:
+        case [("linear" | "ntk" | "near" | "capped") as kind, _, text]:
+            number = float(text)
+            base *= number ** (d / (d - 2)) if kind == "ntk" else 1
+            if kind == "linear":
+                distance = distance / number
+            elif kind == "near":
+                distance = torch.where(distance > number, 0, distance)
+            elif kind == "capped":
+                distance = torch.where(distance > number, number, distance)
+        case _:
+            base = float(rope)
+    scores = torch.zeros(q.shape[0], n, n).double()
+    for m in range(0, d, 2):
+        c, s = (distance * base ** (-m / d)).cos(), (distance * base ** (-m / d)).sin()
+        q0, q1, k0, k1 = q[:, :, None, m], q[:, :, None, m + 1], k[:, None, :, m], k[:, None, :, m + 1]
+        scores = scores + (c * q0 - s * q1) * k0 + (s * q0 + c * q1) * k1
+    return scores
 
 
 def rotate(x: Tensor, base: float | None) -> Tensor:

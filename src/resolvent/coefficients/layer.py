@@ -16,10 +16,12 @@ from resolvent.coefficients.weights import Weights
 from resolvent.ops import Cache, Caches, decode_cache
 from resolvent.ops.api import operate
 from resolvent.ops.backend import Backend
+from resolvent.ops.by_distance import DistanceBackend
 from resolvent.ops.call import Options
 from resolvent.ops.inputs import Scores
 from resolvent.patterns import Needs, Pattern
 from resolvent.rules import Rule, require_fit
+from resolvent.rules.rope import Rope, RopeSetting, as_rope
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,25 @@ class Layer:
     head_dim: int
     patterns: tuple[Pattern, ...]
     rule: Rule
-    rope: float | None
+    rope: RopeSetting
     bias: bool
     backend: str | Backend
+
+    @property
+    def rotation(self) -> Rope | None:
+        return as_rope(self.rope)
+
+    @property
+    def key_dim(self) -> int:
+        """Length of the queries and keys that the operator sees."""
+        own, rope = self.rule.key_dim(self.head_dim), self.rotation
+        return own if rope is None else rope.key_dim(own)
+
+    @property
+    def operator(self) -> str | Backend:
+        """The backend that the operator runs on: the layer's own, or one around it that reads by distance."""
+        rope = self.rotation
+        return DistanceBackend(rope.within, self.backend) if rope is not None and rope.by_distance else self.backend
 
     def groups(self) -> tuple[HeadGroup, ...]:
         """Heads by pattern, in order."""
@@ -114,7 +132,7 @@ class CacheMemory(NamedTuple):
 def group_cache(group: HeadGroup, layer: Layer, memory: CacheMemory) -> Cache:
     """An empty decode cache for a head group."""
     return decode_cache(
-        group.run, memory.batch, group.count, layer.head_dim, layer.rule.key_dim(layer.head_dim),
+        group.run, memory.batch, group.count, layer.head_dim, layer.key_dim,
         max_tokens=memory.max_tokens, dtype=memory.dtype, device=memory.device, normalize=layer.rule.normalize,
         kv_heads=layer.rule.shared_heads(group.count, group.kv_count),
     )  # fmt: skip
@@ -125,7 +143,7 @@ def mix_group(
     tied: Tensor | None = None, scale: float | None = None,
 ) -> Tensor:  # fmt: skip
     """The operator on the heads of a group: all of a call, or on from a cache."""
-    options = Options(scale, layer.rule.normalize, tied, layer.backend)
+    options = Options(scale, layer.rule.normalize, tied, layer.operator)
     return operate(x, group.run if tied is None else group.pattern, scores, options, positions.sequences, cache)
 
 

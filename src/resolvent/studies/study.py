@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Number = float | int | str
-Option = Literal["corpus", "quick", "rules", "first_seed", "tasks", "times"]
+Option = Literal["corpus", "quick", "rules", "first_seed", "tasks", "times", "ropes", "evaluated_ropes", "tokens"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,9 @@ class Selection:
     seeds: int | None = None
     first_seed: int | None = None
     times: Sequence[int] | None = None
+    ropes: Sequence[str] | None = None
+    evaluated_ropes: Sequence[str] | None = None
+    tokens: int | None = None
     changes: Sequence[str] = ()
     out: Path | None = None
 

@@ -236,7 +236,7 @@ class Keeps(Statement):
             return "not run"
         gains, trained = [], variants[self.name].context
         for run in variants[self.name].runs:
-            losses = {each.context: each.loss for each in run.record.lengths}
+            losses = {each.context: each.loss for each in run.lengths}
             if max(losses, default=0) > trained:
                 gains.append(losses[trained] - losses[max(losses)])
         return no_worse(gains, [0.0] * len(gains), PERPLEXITY)

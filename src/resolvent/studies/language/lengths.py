@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from resolvent.errors import SettingError
 from resolvent.fields import as_mapping
 from resolvent.files import require_writable, write_text
+from resolvent.model.config import ModelConfig
 from resolvent.studies.grid import Cell
 from resolvent.tasks.text import HELD_OUT, require_text
 from resolvent.train import version1
@@ -24,7 +27,7 @@ FILE = "lengths.json"
 VERSION = 2
 TIMES = (1, 2, 4, 8)
 
-Evaluations = dict[int, TextEvaluation]  # by context
+Evaluations = dict[tuple[int, str], TextEvaluation]  # by context, and by rope where it is not the one trained with
 
 
 def contexts(cell: Cell, times: Sequence[int]) -> list[int]:
@@ -41,7 +44,66 @@ def contexts(cell: Cell, times: Sequence[int]) -> list[int]:
     return [text.context * factor for factor in sorted({1, *times})]
 
 
-def measured(cell: Cell, times: Sequence[int] = TIMES, advance: Callable[[], None] = lambda: None) -> Record:
+def has_positions(model: ModelConfig) -> bool:
+    """Whether any layer scores what it reads: first order, for one, has nothing that positions could turn."""
+    needs = [model.rule_of(layer).needs(p) for layer in range(model.layers) for p in model.patterns_of(layer)]
+    return any(each.a or each.b for each in needs)
+
+
+@final
+@dataclass(frozen=True)
+class Measurement:
+    """What is measured of a trained model.
+
+    times   multiples of the trained length
+    ropes   rotary positions that the same weights are measured with, beside those they were trained with, if these were
+            a base as it is
+    tokens  of the held-out text, the first ones; None for all
+    """
+
+    times: tuple[int, ...] = TIMES
+    ropes: tuple[str, ...] = ()
+    tokens: int | None = None
+
+    def asked(self, cell: Cell) -> list[tuple[int, str]]:
+        """Contexts and ropes, or an error that says why not."""
+        model, lengths = cell.config.model, contexts(cell, self.times)
+        others = self.ropes if isinstance(model.rope, int | float) and has_positions(model) else ()
+        for rope in others:
+            dataclasses.replace(model, rope=rope)  # or an error
+        return [(context, rope) for rope in dict.fromkeys(["", *others]) for context in lengths]
+
+    def count(self, cell: Cell) -> int:
+        """How many evaluations that is, or an error that says why not."""
+        self.targets(cell)
+        return len(self.asked(cell))
+
+    def batch(self, cell: Cell, context: int) -> int:
+        """Sequences at once: as many tokens as in training."""
+        return max(cell.config.train.batch * require_text(cell.config.task).context // context, 1)
+
+    def batches(self, cell: Cell, context: int) -> int | None:
+        """How many batches there are; None for all."""
+        return None if self.tokens is None else self.tokens // (context * self.batch(cell, context))
+
+    def targets(self, cell: Cell) -> int:
+        """How many tokens are predicted: the same at every length."""
+        count = require_text(cell.config.task).opened.counts[HELD_OUT].tokens - 1
+        if self.tokens is None:
+            return count
+        sizes = [context * self.batch(cell, context) for context in contexts(cell, self.times)]
+        if not max(sizes) <= self.tokens <= count or any(self.tokens % size for size in sizes):
+            raise SettingError(
+                f"the same tokens must fill batches of every length: expected --tokens as a multiple of "
+                f"{math.lcm(*sizes):,}, at most {count:,}, got {self.tokens:,}."
+            )
+        return self.tokens
+
+
+ALL = Measurement()
+
+
+def measured(cell: Cell, measurement: Measurement = ALL, advance: Callable[[], None] = lambda: None) -> Record:
     """The record of a finished cell, with evaluations of its model on held-out text in contexts of each length.
 
     Every target counts once at every length. What was measured before, and by the run itself at its own length, is
@@ -50,21 +112,27 @@ def measured(cell: Cell, times: Sequence[int] = TIMES, advance: Callable[[], Non
     record = cell.record()
     if record is None:
         raise SettingError(f"{cell.name} is not finished: expected a record in {cell.folder}.")
-    text, settings, own = require_text(cell.config.task), cell.config.train, _evaluation(record)
-    evaluations, model = {**_read(cell.folder / FILE, own), text.context: own}, None
-    for context in contexts(cell, times):
-        if context not in evaluations:
+    text, own, targets = require_text(cell.config.task), _evaluation(record), measurement.targets(cell)
+    evaluations, model, asked = _read(cell.folder / FILE, own), None, measurement.asked(cell)
+    if own.tokens == targets:
+        evaluations[text.context, ""] = own
+    for context, rope in asked:
+        known = evaluations.get((context, rope))
+        if known is None or known.tokens != targets:
             from resolvent.train.perplexity import on_text
 
             if model is None:
                 require_writable(cell.folder)
                 model = _load(cell)
-            batch = max(settings.batch * text.context // context, 1)  # as many tokens at once as in training
-            longer = text.changed({"context": context})
-            evaluations[context] = on_text(model, longer, batch, precision=settings.precision)
+            made = on_text(
+                model.with_rope(rope) if rope else model, text.changed({"context": context}),
+                measurement.batch(cell, context), precision=cell.config.train.precision,
+                batches=measurement.batches(cell, context),
+            )  # fmt: skip
+            evaluations[context, rope] = dataclasses.replace(made, rope=rope)
             _write(cell.folder / FILE, own, evaluations)
         advance()
-    return dataclasses.replace(record, lengths=tuple(evaluations[context] for context in contexts(cell, times)))
+    return dataclasses.replace(record, lengths=tuple(evaluations[each] for each in asked))
 
 
 def _evaluation(record: Record) -> TextEvaluation:
@@ -74,7 +142,7 @@ def _evaluation(record: Record) -> TextEvaluation:
 
 
 def _write(path: Path, own: TextEvaluation, evaluations: Evaluations) -> None:
-    lengths = {str(context): evaluation.to_dict() for context, evaluation in evaluations.items()}
+    lengths = {f"{context} {rope}".strip(): each.to_dict() for (context, rope), each in evaluations.items()}
     write_text(path, json.dumps({"version": VERSION, "loss": own.loss, "lengths": lengths}, indent=1) + "\n")
 
 
@@ -85,10 +153,15 @@ def _read(path: Path, own: TextEvaluation) -> Evaluations:
     try:
         content = as_mapping(read(path), "measurements")
         version, lengths = content.get("version", 1), as_mapping(content.get("lengths"), "lengths")
-        evaluations = {int(key): _from_dict(as_mapping(value, key), version) for key, value in lengths.items()}
+        evaluations = {_key(key): _from_dict(as_mapping(value, key), version) for key, value in lengths.items()}
     except ValueError as error:
         raise SettingError(f"{path} is damaged ({error}): delete it to measure again.") from error
     return evaluations if content.get("loss") == own.loss else {}
+
+
+def _key(text: str) -> tuple[int, str]:
+    context, _, rope = text.partition(" ")
+    return int(context), rope
 
 
 def _from_dict(values: Mapping[str, object], version: object) -> TextEvaluation:

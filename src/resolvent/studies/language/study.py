@@ -9,18 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from resolvent.errors import SettingError
 from resolvent.patterns import PAPER_STRUCTURES, pattern
+from resolvent.rules.rope import rope_label, rope_setting
 from resolvent.studies.grid import Cell, folder_of, slug
-from resolvent.studies.language import claims, figures, lengths, table
+from resolvent.studies.language import claims, figures, lengths, positions, table
 from resolvent.studies.language.claims import Statement
+from resolvent.studies.language.lengths import Measurement
 from resolvent.studies.language.presets import PRESETS, preset_of, run_config, with_parameters_of
 from resolvent.studies.language.table import Column
 from resolvent.studies.language.variants import Variant, name_of, variants
-from resolvent.studies.study import Claims, Graded, Option, Selection, Study, StudyFigure, StudyPlan, StudyReport
+from resolvent.studies.study import (
+    Claims,
+    Graded,
+    Option,
+    Selection,
+    Study,
+    StudyFigure,
+    StudyPlan,
+    StudyReport,
+    TextTable,
+)
 from resolvent.tasks import Text
 from resolvent.train.config import RunConfig
 from resolvent.train.record import Record
@@ -49,6 +62,7 @@ class TextStudy(Study):
     rates       learning rates of rules, as multiples of the preset's, where they were chosen for each
     matched     whether MLPs are as wide as gives every rule the parameters of the first one
     first_seed  of the published runs, where the preset's was used to choose settings
+    breakdown   more tables, where records have something to break down
     """
 
     structures: tuple[str, ...]
@@ -61,6 +75,7 @@ class TextStudy(Study):
     rates: Mapping[str, float] = field(default_factory=dict)
     matched: bool = False
     first_seed: int | None = None
+    breakdown: Callable[[Sequence[Variant]], tuple[TextTable, ...]] = lambda _: ()
     options: tuple[Option, ...] = ("corpus", "quick", "rules", "first_seed")
     presets: tuple[tuple[str, str], ...] = _PRESETS
 
@@ -71,18 +86,19 @@ class TextStudy(Study):
         out = selection.out or Path("out") / f"language-{preset}-{selection.corpus.resolve().name}"
         cells = self.cells(
             preset, str(selection.corpus), out, structures=selection.structures, rules=selection.rules,
-            seeds=selection.seeds, first_seed=selection.first_seed, changes=selection.changes,
+            seeds=selection.seeds, first_seed=selection.first_seed, changes=selection.changes, ropes=selection.ropes,
         )  # fmt: skip
         if self.times is None:
             return StudyPlan(preset, about, out, cells)
-        times = tuple(selection.times or self.times)
-        count = len(cells) * len(lengths.contexts(cells[0], times))  # or an error, before anything is trained
-        return StudyPlan(preset, about, out, cells, partial(_measured, cells, times), count)
+        measurement = Measurement(tuple(selection.times or self.times), tuple(selection.evaluated_ropes or ()),
+                                  selection.tokens)  # fmt: skip
+        count = sum(measurement.count(cell) for cell in cells)  # or an error, before anything is trained
+        return StudyPlan(preset, about, out, cells, partial(_measured, cells, measurement), count)
 
     def cells(
         self, preset: str, corpus: str, out: Path, *, structures: Sequence[str] | None = None,
         rules: Sequence[str] | None = None, seeds: int | None = None, first_seed: int | None = None,
-        changes: Sequence[str] = (),
+        changes: Sequence[str] = (), ropes: Sequence[str] | None = None,
     ) -> list[Cell]:  # fmt: skip
         """Every run, seed by seed, so that a study that is stopped has complete comparisons."""
         size = preset_of(preset)
@@ -90,25 +106,33 @@ class TextStudy(Study):
         text = Text(corpus, size.context).prepared()
         first = next(seed for seed in (first_seed, self.first_seed, size.first_seed) if seed is not None)
 
-        def config(structure: str, rule: str, seed: int) -> RunConfig:
+        def config(structure: str, rule: str, seed: int, rope: str) -> RunConfig:
             made = run_config(size, text, structure, seed, rule, self.rates.get(rule, 1.0)).changed(changes)
+            if rope:
+                made = made.updated({"model": {"rope": rope_setting(rope)}})
             if not self.matched or rule == self.rules[0]:
                 return made
             return with_parameters_of(made, run_config(size, text, structure, seed, self.rules[0]).changed(changes))
 
-        return [
-            Cell("text", name_of(str(pattern(structure)), rule), seed, config(structure, rule, seed).prepared(),
-                 folder_of(out / "runs", structure) / slug(rule) / f"seed{seed}")
-            for seed in range(first, first + (seeds or size.seeds))
-            for structure in dict.fromkeys(pattern(each).spelling for each in structures or self.structures)
-            for rule in dict.fromkeys(rules or self.rules)
-        ]  # fmt: skip
+        made: dict[Path, Cell] = {}
+        for seed in range(first, first + (seeds or size.seeds)):
+            for structure in dict.fromkeys(pattern(each).spelling for each in structures or self.structures):
+                for rule, rope in product(dict.fromkeys(rules or self.rules), dict.fromkeys(ropes or ("",))):
+                    own = config(structure, rule, seed, rope).prepared()
+                    if not lengths.has_positions(own.model):  # which are the same whatever positions are
+                        own = config(structure, rule, seed, "").prepared()
+                    label = rope_label(own.model.rope) if ropes else ""
+                    folder = folder_of(out / "runs", structure) / "-".join(filter(None, [slug(rule), slug(label)]))
+                    name = name_of(str(pattern(structure)), rule, label)
+                    cell = Cell("text", name, seed, own, folder / f"seed{seed}")
+                    made.setdefault(cell.folder, cell)
+        return list(made.values())
 
     def report(self, records: Sequence[Record]) -> StudyReport:
         groups = variants(records)
         columns, notes = self.columns(groups), (*self.notes(groups), *table.scale_notes(groups))
         return StudyReport(
-            tables=(table.filled(columns, groups),),
+            tables=(table.filled(columns, groups), *self.breakdown(groups)),
             brief=table.filled([column for column in columns if column.brief], groups),
             captions=notes,
             notes=notes,
@@ -123,8 +147,8 @@ class TextStudy(Study):
         return Claims("What the paper says", claims.rules(statements), graded)
 
 
-def _measured(cells: Sequence[Cell], times: tuple[int, ...], advance: Callable[[], None]) -> list[Record]:
-    return [lengths.measured(cell, times, advance) for cell in cells]
+def _measured(cells: Sequence[Cell], measurement: Measurement, advance: Callable[[], None]) -> list[Record]:
+    return [lengths.measured(cell, measurement, advance) for cell in cells]
 
 
 def _check_options(changes: Sequence[str], seeds: int | None) -> None:
@@ -196,7 +220,8 @@ LENGTH = TextStudy(
     columns=table.length_columns,
     notes=table.length_notes,
     statements=claims.length,
-    figure=figures.length_figure,
+    figure=positions.figure,
+    breakdown=positions.tables,
     times=lengths.TIMES,
-    options=("corpus", "quick", "rules", "first_seed", "times"),
+    options=("corpus", "quick", "rules", "first_seed", "times", "ropes", "evaluated_ropes", "tokens"),
 )

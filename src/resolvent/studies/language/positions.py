@@ -1,0 +1,69 @@
+"""The same structures with different rotary positions, in longer contexts than they were trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from resolvent.studies.language.figures import by_position, color_of, length_figure, style
+from resolvent.studies.language.table import spread
+from resolvent.studies.language.variants import Variant, name_of
+from resolvent.studies.study import TextTable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_PLAIN = "rotary"
+_ACROSS = 3  # panels beside one another
+
+
+def tables(variants: Sequence[Variant]) -> tuple[TextTable, ...]:
+    """Perplexity in the longest contexts, positions by structure: none if all have the same positions."""
+    kinds = _kinds(variants)
+    if len(kinds) < 2:
+        return ()
+    longest = max(length for variant in variants for length in variant.lengths)
+    by_name = {(name_of(v.structure, v.rule), v.positions): v.at_length(longest) for v in variants}
+    rows = []
+    for structure in dict.fromkeys(name for name, _ in by_name):
+        found = [by_name.get((structure, kind), []) for kind in kinds]
+        rows.append((structure, *(spread(values, 2) if values else "" for values in found)))
+    return (TextTable((f"at {longest:,}", *(kind or _PLAIN for kind in kinds)), tuple(rows)),)
+
+
+def figure(variants: Sequence[Variant]) -> Figure:
+    """Perplexity by position in the longest contexts, a panel for each kind of positions; bands from least to most."""
+    kinds = _kinds(variants)
+    if len(kinds) < 2:
+        return length_figure(variants)
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
+
+    down = -(-len(kinds) // _ACROSS)
+    made = Figure(figsize=(13, 3.6 * down + 0.5), layout="constrained")
+    grid = made.subplots(down, _ACROSS, sharex=True, sharey=True, squeeze=False).flatten()
+    always = [v for v in variants if not v.positions and len([w for w in variants if w.structure == v.structure]) == 1]
+    for axes, kind in zip(grid, kinds, strict=False):
+        for variant in [v for v in variants if v.positions == kind or v in always]:
+            line = by_position(variant)
+            xs, color = [x for x, _ in line], color_of(variant, variants)
+            dashes = "--" if variant.kind == "cache-efficient" else "-"
+            axes.plot(xs, [sum(values) / len(values) for _, values in line], dashes, color=color, lw=1.5,
+                      label=name_of(variant.structure, variant.rule))  # fmt: skip
+            axes.fill_between(xs, [min(v) for _, v in line], [max(v) for _, v in line], color=color, alpha=0.15, lw=0)
+        axes.axvline(variants[0].context, color="#1b1f24", lw=0.9, ls=":")
+        axes.set_yscale("log")
+        axes.set_xscale("log", base=2)
+        axes.yaxis.set_major_formatter(LogFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter())
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.set_title(kind or _PLAIN, fontsize=9)
+        style(axes, "position", "perplexity" if axes in grid[::_ACROSS] else "")
+    for axes in grid[len(kinds) :]:
+        axes.set_visible(False)
+    made.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    return made
+
+
+def _kinds(variants: Sequence[Variant]) -> list[str]:
+    return list(dict.fromkeys(variant.positions for variant in variants))
