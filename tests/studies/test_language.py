@@ -280,6 +280,49 @@ def test_lengths_that_do_not_fit(corpus: str, out: Path, tmp_path: Path) -> None
         lengths.contexts(task_cells("smoke", tmp_path)[0], [2])
 
 
+ROPES = ["10000", "near:within=4"]
+
+
+def test_positions_are_trained_and_measured(corpus: str, out: Path) -> None:
+    made = of_study("length", corpus, out, ropes=ROPES)
+    assert [cell.name for cell in made] == [f"text · {name} · seed 0" for name in (*FEW, "dense · near:within=4")]
+    assert made[:2] != made[1:]
+    assert [cell.folder for cell in made[:2]] == [cell.folder for cell in of_study("length", corpus, out)]
+    train(made[2].config, made[2].folder)
+    options = [word for rope in ROPES for word in ("--ropes", rope)]
+    options += ["--evaluated-ropes", "ntk:factor=2", "--times", "2", "--tokens", "256"]
+    printed = call("length", corpus, out, *options).stdout
+    assert "→ ntk:factor=2" in printed
+    before = stamps(out)
+    content = json.loads(call("length", corpus, out, *options, "--json").stdout)
+    assert stamps(out) == before
+    first, dense, near = (Record.from_dict(each).lengths for each in content["records"])
+    assert [(each.context, each.rope) for each in first] == [(each.context, each.rope) for each in near] == [
+        (16, ""), (32, "")]  # fmt: skip
+    assert [(each.context, each.rope) for each in dense[2:]] == [(16, "ntk:factor=2"), (32, "ntk:factor=2")]
+    assert {each.tokens for each in (*first, *dense, *near)} == {256}
+    model = LanguageModel.load(made[1].folder / "model")
+    alone = on_text(model.with_rope("ntk:factor=2"), Text(corpus, 32), 2, batches=4)
+    assert dense[3].loss == pytest.approx(alone.loss, rel=TOLERANCE[torch.float32])
+    report = STUDIES["length"].report([Record.from_dict(each) for each in content["records"]])
+    assert report.tables[1].head == ("at 32", "rotary", "→ ntk:factor=2", "near:within=4")
+    assert [row[0] for row in report.tables[1].rows] == FEW
+    assert "the first 256 tokens of the validation split" in report.notes[0]
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["--tokens", "100"], "expected --tokens as a multiple of 64, at most"),
+    (["--evaluated-ropes", "nkt:factor=2"], "unknown rope 'nkt'"),
+    (["--ropes", "nkt:factor=2"], "unknown rope 'nkt'"),
+    (["--ropes", "near:within=4", "--rules", "joint"], "the 'joint' rule cannot read by distance"),
+])  # fmt: skip
+def test_positions_that_do_not_fit(corpus: str, out: Path, options: list[str], message: str) -> None:
+    structures = ["--structures", "dense"]
+    words_ = [word for word in words("length", corpus, out) if word not in ("--structures", *FEW)]
+    with pytest.raises(ValueError, match=message):
+        CliRunner().invoke(app, [*words_, *structures, *options], catch_exceptions=False)
+
+
 # Typed from the paper's table: steps, warm-up, rate, batch, context, layers, dim, ff dim.
 PAPERS_MODELS = {
     "125m": (20_000, 1000, 5e-4, 128, 1024, 12, 768, 3072),

@@ -25,7 +25,7 @@ from resolvent.studies.registry import STUDIES
 from resolvent.studies.results import regenerate
 from resolvent.tasks import Copy, Text
 from resolvent.train import Record, RunConfig, TrainConfig
-from resolvent.train.record import AccuracyEvaluation, Slice, TextEvaluation, write_records
+from resolvent.train.record import AccuracyEvaluation, Slice, TextEvaluation, read_records, write_records
 from tests.small_runs import record_of
 
 CONFIG = ModelConfig(layers=2, dim=32, heads=2)
@@ -248,6 +248,44 @@ def test_keeps(lengths: list[dict[int, float]], grade: str) -> None:
     assert graded("length", records) == {"dense keeps its perplexity": grade}
 
 
+def with_ropes() -> list[Record]:
+    """Two structures, one of which was trained in two ways and measured in two, and first order, which has neither."""
+    made = []
+    for seed in (0, 1):
+        for structure in ("attention", "exponential+cache"):
+            plain = record(structure, 5.0, seed, lengths={64: 5.0, 512: 9.0})
+            other = [dataclasses.replace(evaluation(p, n), rope="capped:within=63") for n, p in ((64, 5.0), (512, 4.9))]
+            made += [dataclasses.replace(plain, lengths=(*plain.lengths, *other)),
+                     record(structure, 5.1, seed, lengths={64: 5.1, 512: 5.0}, rope="near:within=16")]  # fmt: skip
+        made.append(record("first-order", 6.0, seed, lengths={64: 6.0, 512: 5.9}))
+    return made
+
+
+def test_positions_are_told_apart(tmp_path: Path) -> None:
+    records = with_ropes()
+    write_records(records, tmp_path / "length-ropes.jsonl")
+    assert read_records(tmp_path / "length-ropes.jsonl") == records
+    grades = graded("length", records)
+    assert grades == {
+        "attention keeps its perplexity": "contradicted",
+        "attention · → capped:within=63 keeps its perplexity": "supported",
+        "attention · near:within=16 keeps its perplexity": "supported",
+        "exponential+cache keeps its perplexity": "contradicted",
+        "exponential+cache · → capped:within=63 keeps its perplexity": "supported",
+        "exponential+cache · near:within=16 keeps its perplexity": "supported",
+        "first-order keeps its perplexity": "supported",
+    }
+    text = render.markdown(STUDIES["length"].report(records))
+    assert "| structure | positions | 64 | 512 |" in text
+    assert "| at 512 | rotary | → capped:within=63 | near:within=16 |" in text
+    assert "| first-order | 5.90 ± 0.00 |  |  |" in text
+    hours = sum(each.seconds for each in records) / 3600
+    assert f"{hours:.1f} hours in all" in text  # each run once
+    found = {v.name: v for v in variants(records)}
+    capped, plain = found["attention · → capped:within=63"], found["attention"]
+    assert capped.cache_bytes > plain.cache_bytes  # keys are kept for near and for far reads
+
+
 # What is written
 
 
@@ -269,9 +307,10 @@ RECORDS = {
 }
 
 
-@pytest.mark.parametrize("study", RECORDS)
+@pytest.mark.parametrize("study", [*RECORDS, "length, ropes"])
 def test_every_study_is_drawn_and_told(study: str, tmp_path: Path) -> None:
-    records = RECORDS[study]
+    records = with_ropes() if study == "length, ropes" else RECORDS[study]
+    study, lengths = study.partition(",")[0], len({each.context for r in records for each in r.lengths}) or 1
     report, found = STUDIES[study].report(records), variants(records)
     [figure] = report.figures
     assert save(figure.draw(), tmp_path / "figure.png").stat().st_size > 10_000
@@ -281,7 +320,7 @@ def test_every_study_is_drawn_and_told(study: str, tmp_path: Path) -> None:
     assert not re.search("https?://", shown)
     render.write_csv(report, tmp_path / "table.csv")
     rows = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
-    assert len(rows) == len(found) * (3 if study == "length" else 1)
+    assert len(rows) == len(found) * lengths
     assert float(rows[0]["mixing_madds_per_token"]) == found[0].mixing_madds
     write_records(records, tmp_path / f"{study}-quick.jsonl")
     mark = f"<!-- records: {study}-quick -->\n"
