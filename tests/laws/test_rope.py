@@ -111,6 +111,16 @@ def test_what_the_settings_mean() -> None:
     assert_close(none(u), near(u), factor=DEEP)
 
 
+@pytest.mark.parametrize(("w", "angle"), [(5, 1.0), (12, 0.3), (40, 0.05)])
+def test_one_product_would_need_long_vectors(w: int, angle: float) -> None:
+    """The rank of scores by position, that of turned scores, is 2; beyond a bound it grows with the bound."""
+    distances = torch.arange(w - 1).double()[:, None] + torch.arange(w - 1) + 1
+    near = torch.where(distances > w, 0, distances)
+    for turned, least, most in ((distances, 2, 2), (distances.clamp(max=w), w - 2, w), (near, w - 2, w)):
+        rank = int(torch.linalg.matrix_rank((angle * turned).cos(), rtol=1e-12))
+        assert least <= rank <= most
+
+
 def test_spellings() -> None:
     for text in ("linear:factor=8", "ntk:factor=2.5", "near:within=64", "capped:within=255,base=500"):
         assert str(as_rope(text)) == text

@@ -26,8 +26,8 @@ def tables(variants: Sequence[Variant]) -> tuple[TextTable, ...]:
     by_name = {(name_of(v.structure, v.rule), v.positions): v.at_length(longest) for v in variants}
     rows = []
     for structure in dict.fromkeys(name for name, _ in by_name):
-        found = [by_name.get((structure, kind), []) for kind in kinds]
-        rows.append((structure, *(spread(values, 2) if values else "" for values in found)))
+        cells = [by_name.get((structure, kind), []) for kind in kinds]
+        rows.append((structure, *(spread(values, 2) if values else "" for values in cells)))
     return (TextTable((f"at {longest:,}", *(kind or _PLAIN for kind in kinds)), tuple(rows)),)
 
 
