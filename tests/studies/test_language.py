@@ -20,7 +20,7 @@ from resolvent.model import LanguageModel
 from resolvent.patterns import PAPER_STRUCTURES
 from resolvent.studies.grid import Cell
 from resolvent.studies.language import lengths
-from resolvent.studies.language.lengths import Measurement
+from resolvent.studies.language.lengths import LengthPlan
 from resolvent.studies.language.presets import PRESETS, run_config
 from resolvent.studies.language.study import TextStudy
 from resolvent.studies.registry import STUDIES
@@ -259,12 +259,12 @@ def test_lengths_of_another_run_are_not_kept(corpus: str, tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="text · local:8 · seed 0 is not finished"):
         lengths.measured(cell)
     train(cell.config, cell.folder)
-    first = lengths.measured(cell, Measurement((2,)))
+    first = lengths.measured(cell, LengthPlan((2,)))
     stale = json.loads((cell.folder / lengths.FILE).read_text())
     stale["loss"] += 1
     stale["lengths"]["32"]["loss"] = 0.0
     (cell.folder / lengths.FILE).write_text(json.dumps(stale))
-    assert lengths.measured(cell, Measurement((2,))) == first
+    assert lengths.measured(cell, LengthPlan((2,))) == first
     (cell.folder / lengths.FILE).write_text("{")
     with pytest.raises(ValueError, match=r"lengths.json is damaged.*delete it to measure again"):
         lengths.measured(cell)

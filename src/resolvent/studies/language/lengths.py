@@ -52,7 +52,7 @@ def has_positions(model: ModelConfig) -> bool:
 
 @final
 @dataclass(frozen=True)
-class Measurement:
+class LengthPlan:
     """What is measured of a trained model.
 
     times   multiples of the trained length
@@ -100,10 +100,10 @@ class Measurement:
         return self.tokens
 
 
-ALL = Measurement()
+ALL = LengthPlan()
 
 
-def measured(cell: Cell, measurement: Measurement = ALL, advance: Callable[[], None] = lambda: None) -> Record:
+def measured(cell: Cell, measurement: LengthPlan = ALL, advance: Callable[[], None] = lambda: None) -> Record:
     """The record of a finished cell, with evaluations of its model on held-out text in contexts of each length.
 
     Every target counts once at every length. What was measured before, and by the run itself at its own length, is

@@ -19,7 +19,7 @@ from resolvent.rules.rope import rope_label, rope_setting
 from resolvent.studies.grid import Cell, folder_of, slug
 from resolvent.studies.language import claims, figures, lengths, positions, table
 from resolvent.studies.language.claims import Statement
-from resolvent.studies.language.lengths import Measurement
+from resolvent.studies.language.lengths import LengthPlan
 from resolvent.studies.language.presets import PRESETS, preset_of, run_config, with_parameters_of
 from resolvent.studies.language.table import Column
 from resolvent.studies.language.variants import Variant, name_of, variants
@@ -90,7 +90,7 @@ class TextStudy(Study):
         )  # fmt: skip
         if self.times is None:
             return StudyPlan(preset, about, out, cells)
-        measurement = Measurement(tuple(selection.times or self.times), tuple(selection.evaluated_ropes or ()),
+        measurement = LengthPlan(tuple(selection.times or self.times), tuple(selection.evaluated_ropes or ()),
                                   selection.tokens)  # fmt: skip
         count = sum(measurement.count(cell) for cell in cells)  # or an error, before anything is trained
         return StudyPlan(preset, about, out, cells, partial(_measured, cells, measurement), count)
@@ -147,7 +147,7 @@ class TextStudy(Study):
         return Claims("What the paper says", claims.rules(statements), graded)
 
 
-def _measured(cells: Sequence[Cell], measurement: Measurement, advance: Callable[[], None]) -> list[Record]:
+def _measured(cells: Sequence[Cell], measurement: LengthPlan, advance: Callable[[], None]) -> list[Record]:
     return [lengths.measured(cell, measurement, advance) for cell in cells]
 
 
