@@ -55,8 +55,14 @@ def test_spellings(spec: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", ["softmax:conv=4", "tied:gate=0.5", "mamba1:state=64,decay=0.5", "distance:gate=scalar@0.3,shape=decay",
-             "mamba2:state=1,input=complement,vectors=ones,skip=true,groups=3"]
+    "spec",
+    [
+        "softmax:conv=4",
+        "tied:gate=0.5",
+        "mamba1:state=64,decay=0.5",
+        "distance:gate=scalar@0.3,shape=decay",
+        "mamba2:state=1,input=complement,vectors=ones,skip=true,groups=3",
+    ],
 )
 def test_spellings_are_read_back(spec: str) -> None:
     assert str(rule_of(spec)) == spec

@@ -85,4 +85,3 @@ class DistanceCoefficients(GroupedCoefficients):
                 vectors[f"q{side}"] = rates.to(dtype)[:, None] * worth
         heads = {"q": self.layer.heads, "k": self.layer.kv_heads}
         return {name: t.expand(batch, n, heads[name[0]], self.key_dim).transpose(1, 2) for name, t in vectors.items()}
-

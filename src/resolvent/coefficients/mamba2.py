@@ -3,8 +3,8 @@
     S_t = exp(Δ_t a) S_{t-1} + Δ_t b_t x_t^T,   y_t = c_t S_t
 
 The state of a head is a matrix: b writes into it and c reads it, which first-order recurrences without it lack. Options
-put 1 - B in the place of Δ, ones in that of b and c, and add d x_t to the output. With the first two, and one state, this
-is the gated softmax at first order: B = exp(Δa) is its gate g, and A = 1 - g.
+put 1 - B in the place of Δ, ones in that of b and c, and add d x_t to the output. With the first two, and one state,
+this is the gated softmax at first order: B = exp(Δa) is its gate g, and A = 1 - g.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def rope(x: Tensor, positions: Positions, setting: RopeSetting) -> Tensor:
 def with_distance(x: Tensor, positions: Positions, rotation: Rope) -> tuple[Tensor, Tensor]:
     """(B, N, heads, D) as queries and as keys of `ops.portable.scoring.ByDistance`: (B, N, heads, 2D + 3).
 
-    Near reads are turned as ever. Far ones are not, or all alike: then queries alone are turned, by the largest distance.
+    Near reads are turned as ever. Far ones are not, or all alike: then queries alone are turned, by that distance.
     """
     near = _turned(x, positions, rotation)
     position = digits(positions.ids, x.dtype)[..., None, :].expand(*x.shape[:-1], -1)

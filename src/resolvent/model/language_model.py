@@ -263,7 +263,7 @@ class LanguageModel(nn.Module):
         return model.to(device)
 
     def with_rope(self, rope: RopeSetting) -> LanguageModel:
-        """This model with other rotary positions, such as "ntk:factor=8" in longer contexts; both share their weights.
+        """The model with other rotary positions, such as "ntk:factor=8" in longer contexts; both share their weights.
 
         >>> LanguageModel(ModelConfig()).with_rope("capped:within=255").config.rope
         'capped:within=255'

@@ -95,7 +95,7 @@ def rope_label(setting: RopeSetting) -> str:
 
 
 def require_rope_fit(rule: Rule, setting: RopeSetting, head_dim: int) -> None:
-    """Raise an error if a spelled setting does not fit the rule. A base is left unused where there is nothing to turn."""
+    """Raise an error if a spelled setting does not fit the rule. A base goes unused where there is nothing to turn."""
     if not isinstance(setting, str) or (rope := as_rope(setting)) is None:
         return
     if not rule.rotates(rope.base):

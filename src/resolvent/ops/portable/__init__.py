@@ -38,9 +38,7 @@ def mix(inputs: Inputs, rows: Rows, scale: float, y_known: Tensor | None = None)
     return _solve(x, alpha, beta, plan, y_known).to(inputs.x.dtype)
 
 
-def coefficients(
-    inputs: Inputs, rows: Rows, scale: float, scoring: Scoring = PRODUCTS
-) -> tuple[Tensor, Tensor | None]:
+def coefficients(inputs: Inputs, rows: Rows, scale: float, scoring: Scoring = PRODUCTS) -> tuple[Tensor, Tensor | None]:
     """Alpha and beta of the gated softmax, laid out as for `solve`, zero beyond a row's sources."""
     dtype, plan = compute_dtype(inputs.x), edge_plan(rows, inputs.x.device)
     _, qa, ka, qb, kb, gate = (t.to(dtype) for t in inputs)

@@ -206,8 +206,15 @@ def _costs(run: TextRun) -> tuple[float, int]:
     model, n, rope = run.model, run.text.context, run.rope or run.model.rope
     share = model.heads // (model.kv_heads or model.heads)
     costs = [
-        cost(p, n, heads=heads, head_dim=model.dim // model.heads, rule=model.rule_of(layer), kv_heads=heads // share,
-             rope=rope)
+        cost(
+            p,
+            n,
+            heads=heads,
+            head_dim=model.dim // model.heads,
+            rule=model.rule_of(layer),
+            kv_heads=heads // share,
+            rope=rope,
+        )
         for layer in range(model.layers)
         for p, heads in _heads(model, layer)
     ]
