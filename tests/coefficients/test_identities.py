@@ -8,6 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention, softplus
 from resolvent.coefficients import positions_of
 from resolvent.coefficients.rope import rope
 from resolvent.mixer import Mixer
+from resolvent.rules.rope import Rope
 from tests.operator_cases import assert_close
 
 
@@ -41,7 +42,7 @@ def test_attention_with_positions_is_sdpa() -> None:
     torch.manual_seed(0)
     mixer, x = Mixer(32, 4, "attention").double(), torch.randn(2, 30, 32, dtype=torch.float64)
     qk = mixer.coefficients.scores(x).view(2, 30, 8, 8)
-    q, k = rope(qk, positions_of(2, 30, x.device), 10_000.0).transpose(1, 2).chunk(2, 1)
+    q, k = rope(qk, positions_of(2, 30, x.device), Rope()).transpose(1, 2).chunk(2, 1)
     v = mixer.values(x).view(2, 30, 4, 8).transpose(1, 2)
     want = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
     assert_close(mixer(x), mixer.output(want))
@@ -56,7 +57,7 @@ def test_positions_turn_as_in_transformers() -> None:
     cos, sin = (torch.cat([wave, wave], -1)[None] for wave in (angles.cos(), angles.sin()))
     halves = x.unflatten(-1, (8, 2)).transpose(-1, -2).flatten(-2)[:, :, 0][:, None]
     theirs, _ = llama.apply_rotary_pos_emb(halves, halves, cos, sin)
-    ours = rope(x, positions_of(1, 50, x.device), 10_000.0)[:, :, 0].unflatten(-1, (8, 2)).transpose(-1, -2).flatten(-2)
+    ours = rope(x, positions_of(1, 50, x.device), Rope())[:, :, 0].unflatten(-1, (8, 2)).transpose(-1, -2).flatten(-2)
     assert_close(ours, theirs[:, 0])
 
 

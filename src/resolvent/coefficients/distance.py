@@ -24,8 +24,7 @@ from resolvent.coefficients.positions import Positions, digits
 from resolvent.coefficients.rope import rope
 from resolvent.ops.inputs import BothSides
 from resolvent.rules.distance import DIGITS, Distance
-
-_BASE = 10_000.0
+from resolvent.rules.rope import Rope
 
 
 @final
@@ -74,7 +73,7 @@ class DistanceCoefficients(GroupedCoefficients):
             if self.shape == "toeplitz":
                 for name in (f"q{side}", f"k{side}"):
                     constant = self.vectors[name].to(dtype).expand(1, n, -1, -1)
-                    vectors[name] = rope(constant, positions, self.layer.rope or _BASE)
+                    vectors[name] = rope(constant, positions, self.layer.rotation or Rope())
             else:
                 decays = self.shape == "decay"
                 padding = (0, DIGITS - 3)  # to whole vectors; queries and scale give each digit its worth

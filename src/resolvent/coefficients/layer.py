@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import ClassVar, NamedTuple
 
@@ -46,7 +46,11 @@ class HeadGroup:
 
 @dataclass(frozen=True)
 class Layer:
-    """The shape of a layer: `patterns` has one for each head."""
+    """The shape of a layer: `patterns` has one for each head.
+
+    rotation  what `rope` says, read once
+    operator  the backend that the operator runs on: the layer's own, or one around it that reads by distance
+    """
 
     dim: int
     heads: int
@@ -57,22 +61,22 @@ class Layer:
     rope: RopeSetting
     bias: bool
     backend: str | Backend
+    rotation: Rope | None = field(init=False)
+    operator: str | Backend = field(init=False)
 
-    @property
-    def rotation(self) -> Rope | None:
-        return as_rope(self.rope)
+    def __post_init__(self) -> None:
+        rope = as_rope(self.rope)
+        object.__setattr__(self, "rotation", rope)
+        if rope is not None and rope.by_distance:
+            object.__setattr__(self, "operator", DistanceBackend(rope.within, self.backend))
+        else:
+            object.__setattr__(self, "operator", self.backend)
 
     @property
     def key_dim(self) -> int:
         """Length of the queries and keys that the operator sees."""
         own, rope = self.rule.key_dim(self.head_dim), self.rotation
         return own if rope is None else rope.key_dim(own)
-
-    @property
-    def operator(self) -> str | Backend:
-        """The backend that the operator runs on: the layer's own, or one around it that reads by distance."""
-        rope = self.rotation
-        return DistanceBackend(rope.within, self.backend) if rope is not None and rope.by_distance else self.backend
 
     def groups(self) -> tuple[HeadGroup, ...]:
         """Heads by pattern, in order."""

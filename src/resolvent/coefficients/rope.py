@@ -6,16 +6,15 @@ import torch
 from torch import Tensor
 
 from resolvent.coefficients.positions import Positions, digits
-from resolvent.rules.rope import Rope, RopeSetting, as_rope
+from resolvent.rules.rope import Rope
 
 
-def rope(x: Tensor, positions: Positions, setting: RopeSetting) -> Tensor:
+def rope(x: Tensor, positions: Positions, rotation: Rope | None) -> Tensor:
     """(B, N, heads, D) with each pair of neighbouring numbers turned; None for no rotation.
 
     Only differences of positions matter to scores. Angles are computed in float64, so that they are as exact after a
     million tokens as at the start, and once for all layers.
     """
-    rotation = as_rope(setting)
     return x if rotation is None else _turned(x, positions, rotation)
 
 

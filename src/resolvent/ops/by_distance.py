@@ -1,10 +1,10 @@
 """The operator where near and far reads are scored by different products, as two kinds of rotary positions need it.
 
-Scores turned by i - j are products of a query turned by i and a key turned by j. Where they are turned by min(i - j, w),
-or by nothing beyond w, this is true of near reads and of far reads, each by themselves: far reads see q_i turned by w, or
-as it is, and k_j as it is. No product of one vector for each token chooses between the two (docs/log.md), so kernels that
-take one query and one key cannot. Here both scores are computed on the pattern's reads, at twice their cost, and the
-coefficients, n × W, are written out and solved.
+Scores turned by i - j are products of a query turned by i and a key turned by j. Where they are turned by
+min(i - j, w), or by nothing beyond w, this is true of near and of far reads, each by themselves: far reads see q_i
+turned by w, or as it is, and k_j as it is. No product of one vector for each token chooses between the two
+(docs/log.md), so kernels that take one query and one key cannot. Here both scores are computed on the pattern's reads,
+at twice their cost, and the coefficients, n × W, are written out and solved.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, final
 
 from resolvent.errors import SettingError, closest, shortened
@@ -77,7 +76,7 @@ def as_rope(setting: RopeSetting) -> Rope | None:
             f"expected rope to be a finite number > 0, or None, got {shortened(setting)}; or a spelling such as "
             "'ntk:factor=8'."
         )
-    return _plain(setting)
+    return Rope(setting)
 
 
 def rope_setting(text: str) -> RopeSetting:
@@ -112,12 +111,6 @@ def require_rope_fit(rule: Rule, setting: RopeSetting, head_dim: int) -> None:
         raise SettingError(f"ntk stretches all but the fastest angle: expected head_dim ≥ 4, got {head_dim}.")
 
 
-@lru_cache(maxsize=64)
-def _plain(base: float) -> Rope:
-    return Rope(base)
-
-
-@lru_cache(maxsize=64)
 def _parsed(spelling: str) -> Rope:
     kind, _, rest = spelling.strip().partition(":")
     if kind not in _OPTION:

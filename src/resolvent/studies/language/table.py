@@ -35,8 +35,8 @@ def filled(columns: Sequence[Column], variants: Sequence[Variant]) -> TextTable:
 def spreadsheet(variants: Sequence[Variant]) -> tuple[tuple[str, ...], tuple[tuple[Number, ...], ...]]:
     """A row for each variant and length of context; at the trained length with bits per byte and costs."""
     head = ("structure", "rule", "positions", "context", "trained_context", "seeds", "perplexity_mean",
-            "perplexity_least", "perplexity_most", "bits_per_byte_mean", "paper_125m", "parameters", "mixing_madds_per_token",
-            "cache_bytes", "ms_per_1k_tokens")  # fmt: skip
+            "perplexity_least", "perplexity_most", "bits_per_byte_mean", "paper_125m", "parameters",
+            "mixing_madds_per_token", "cache_bytes", "ms_per_1k_tokens")  # fmt: skip
     rows: list[tuple[Number, ...]] = []
     for v in variants:
         costs = (mean(v.bits), PAPER.get(v.name, ""), v.parameters, v.mixing_madds, v.cache_bytes, v.milliseconds)
@@ -197,7 +197,7 @@ def length_notes(variants: Sequence[Variant]) -> list[str]:
         notes.append(
             "Positions: rotary with base 10,000 where nothing is said; behind an arrow, what the same weights were "
             "measured with; otherwise what they were trained with. linear divides positions by the factor, ntk "
-            "stretches the base, capped takes min(i - j, within) for the distance, near turns no read farther than that."
+            "stretches the base, capped takes min(i - j, within) for the distance, near turns no read beyond that."
         )
     return notes
 
