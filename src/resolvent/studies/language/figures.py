@@ -62,8 +62,8 @@ def pareto_figure(variants: Sequence[Variant]) -> Figure:
     _points(first, variants, lambda v: v.mixing_madds)
     _points(second, variants, lambda v: v.cache_bytes / 1024)
     n = variants[0].context
-    style(first, f"multiply-adds of mixing per token, contexts of {n:,}", "perplexity, validation")
-    style(second, f"decode cache for {n:,} tokens, KiB", "")
+    label_axes(first, f"multiply-adds of mixing per token, contexts of {n:,}", "perplexity, validation")
+    label_axes(second, f"decode cache for {n:,} tokens, KiB", "")
     right = second.secondary_yaxis("right", functions=_bits_and_back(variants))
     right.set_ylabel("bits per byte", fontsize=9)
     right.tick_params(labelsize=8)
@@ -102,7 +102,7 @@ def rules_figure(variants: Sequence[Variant]) -> Figure:
     for row in range(1, len(ordered)):
         if ordered[row].structure != ordered[row - 1].structure:
             axes.axhline(row - 0.5, color="#d5d9df", lw=0.8)
-    style(axes, "perplexity, validation: every seed, and the mean", "")
+    label_axes(axes, "perplexity, validation: every seed, and the mean", "")
     axes.tick_params(axis="y", labelsize=9)
     return figure
 
@@ -134,8 +134,8 @@ def length_figure(variants: Sequence[Variant]) -> Figure:
     second.xaxis.minorticks_off()
     first.annotate("trained length", (n, 0.99), xycoords=("data", "axes fraction"), xytext=(4, 0),
                    textcoords="offset points", va="top", fontsize=8, color=_PALE)  # fmt: skip
-    style(first, f"position in contexts of {lengths[-1]:,} tokens", "perplexity, validation")
-    style(second, "length of the context, all positions", "")
+    label_axes(first, f"position in contexts of {lengths[-1]:,} tokens", "perplexity, validation")
+    label_axes(second, "length of the context, all positions", "")
     figure.legend(*first.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=9)
     return figure
 
@@ -233,7 +233,7 @@ def _bits_and_back(variants: Sequence[Variant]) -> tuple[Callable[[npt.ArrayLike
     )
 
 
-def style(axes: Axes, x: str, y: str) -> None:
+def label_axes(axes: Axes, x: str, y: str) -> None:
     """Labels, and as little else as can be."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from resolvent.studies.language.figures import by_position, color_of, length_figure, style
+from resolvent.studies.language.figures import by_position, color_of, label_axes, length_figure
 from resolvent.studies.language.table import spread
 from resolvent.studies.language.variants import Variant, name_of
 from resolvent.studies.study import TextTable
@@ -58,7 +58,7 @@ def figure(variants: Sequence[Variant]) -> Figure:
         axes.yaxis.set_minor_formatter(LogFormatter())
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.set_title(kind or _PLAIN, fontsize=9)
-        style(axes, "position", "perplexity" if axes in grid[::_ACROSS] else "")
+        label_axes(axes, "position", "perplexity" if axes in grid[::_ACROSS] else "")
     for axes in grid[len(kinds) :]:
         axes.set_visible(False)
     made.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=9)
