@@ -71,7 +71,7 @@ class SoftmaxCoefficients(GroupedCoefficients):
         """Queries and keys in turn, (B, N, heads, D'), as the layer's positions turn them."""
         rotation = self.layer.rotation
         if rotation is None or not rotation.by_distance:
-            return rope(projected, positions, rotation).split(self.sizes, 2)
+            return list(rope(projected, positions, rotation).split(self.sizes, 2))
         turned = with_distance(projected, positions, rotation)
         queries, keys = (each.split(self.sizes, 2) for each in turned)
         return [keys[i] if i % 2 else queries[i] for i in range(len(self.sizes))]
