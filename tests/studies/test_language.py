@@ -311,7 +311,7 @@ def test_positions_are_trained_and_measured(corpus: str, out: Path) -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (["--tokens", "100"], "expected --tokens as a multiple of 64, at most"),
+    (["--tokens", "100"], "expected --tokens as a multiple of 128, at most"),
     (["--evaluated-ropes", "nkt:factor=2"], "unknown rope 'nkt'"),
     (["--ropes", "nkt:factor=2"], "unknown rope 'nkt'"),
     (["--ropes", "near:within=4", "--rules", "joint"], "the 'joint' rule cannot read by distance"),
