@@ -33,9 +33,9 @@ $(STAMP): $(CORE)
 	$(PIP) -e '.[dev]'
 	@touch $@
 
-demo: $(CORE) ## the paper's nine structures in theory, five of them learning to copy; report into out/
+demo: $(CORE) ## nine structures in theory, and five learning a language, beside the best possible; report into out/
 	$(BIN)/resolvent compare --n 1024 --plot out/compare.png --pages out
-	$(BIN)/resolvent study table1 --preset smoke --out out/table1-smoke
+	$(BIN)/resolvent study incontext --preset demo --out out/incontext-demo
 
 # Two processes share the cores: threads that wait must not spin.
 test: $(STAMP) ## run the tests

@@ -94,6 +94,7 @@ no_dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 teacher = GPT2LMHeadModel(
     GPT2Config(vocab_size=len(tokenizer), bos_token_id=256, eos_token_id=256, **shape, **no_dropout)
 )
+teacher.loss_type = "ForCausalLM"  # transformers looks for it in the name of the class, and warns of GPT-2's
 train(teacher, 81)
 teacher.eval()
 

@@ -183,6 +183,23 @@ def test_model_is_described() -> None:
     )
 
 
+def test_model_of_a_run_is_described(tmp_path: Path) -> None:
+    """As any command that takes a model: the folder of a run, that of its model, or a checkpoint."""
+    changes = ["train.steps=2", "train.batch=2", "train.eval_batches=1", "model.dim=16"]
+    less = ["--preset", "smoke", *(word for change in changes for word in ("--set", change))]
+    call("train", "copy", "--pattern", "dense", *less, "--out", str(tmp_path / "run"))
+    paths = [tmp_path / "run", tmp_path / "run" / "model", tmp_path / "run" / "checkpoint.safetensors"]
+    described = [json.loads(call("model", str(path), "--json").stdout) for path in paths]
+    assert all(each["profile"] == described[0]["profile"] for each in described)
+    assert (
+        described[0]["profile"]["parameters"] == json.loads((tmp_path / "run" / "run.json").read_text())["parameters"]
+    )
+    assert "(2 steps, those of its run)" in call("model", str(paths[0])).stdout
+    other = json.loads(call("model", str(paths[1]), "--pattern", "local:4", "--json").stdout)
+    assert other["profile"]["layers"][0]["patterns"] == ["local:4"]
+    assert "expected the folder of a run" in error_of("model", str(tmp_path / "none"))
+
+
 def test_train_takes_a_pattern_per_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     changes = ["train.steps=2", "train.batch=2", "train.eval_batches=1", "model.dim=16", "model.layers=3"]

@@ -99,7 +99,7 @@ def test_language_commands(tmp_path: Path) -> None:
     (tmp_path / "wikitext2.txt").write_text("Robert is an English film , television and theatre actor . \n" * 60)
     less = [w for c in ("train.steps=2", "train.warmup=1", "task.context=32") for w in ("--set", c)]
     more = {"prepare": [], "train": less, "generate": [], "pareto": [*less, "--structures", "first-order"]}
-    [block] = blocks(ROOT / "docs" / "guide.md", "sh")
+    block, _ = blocks(ROOT / "docs" / "guide.md", "sh")
     commands = [shlex.split(line, comments=True) for line in block.splitlines()]
     assert [next(word for word in command if word in more) for command in commands] == list(more)
     for command, name in zip(commands, more, strict=True):
@@ -108,6 +108,26 @@ def test_language_commands(tmp_path: Path) -> None:
                               cwd=tmp_path)  # fmt: skip
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "language-quick-wikitext2-bytes" / "pareto.png").exists()
+
+
+def test_commands_about_reach(tmp_path: Path) -> None:
+    """Those that take hours, on a small text and for two steps."""
+    (tmp_path / "python.txt").write_text("def f(x):\n    return x + 1\n\n\nclass A:\n    value = f(3)\n\n\n" * 90)
+    changes = ("train.steps=2", "train.warmup=1", "task.context=32", "model.layers=1", "model.dim=16")
+    less = [word for change in changes for word in ("--set", change)]
+    rates = ["--steps", "2", "--rates", "1e-3,2e-3"]
+    more = {"prepare": ["--held-out", "0.2"], "reach": ["--context", "32"], "tune": [*less, *rates],
+            "ladder": [*less, "--structures", "dense"]}  # fmt: skip
+    _, block = blocks(ROOT / "docs" / "guide.md", "sh")
+    commands = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert [next(word for word in command if word in more) for command in commands] == list(more)
+    for command, name in zip(commands, more, strict=True):
+        words = ["python.txt" if word == "python" and name == "prepare" else word for word in command[1:]]
+        done = subprocess.run([sys.executable, "-m", "resolvent", *words, *more[name]], capture_output=True, text=True,
+                              cwd=tmp_path)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "reach.png").exists()
+    assert (tmp_path / "out" / "language-python-python-bpe-1024" / "ladder.png").exists()
 
 
 def test_tutorial_trains_and_reports(tmp_path: Path) -> None:

@@ -80,6 +80,17 @@ def test_tensors(tmp_path: Path) -> None:
     assert safetensors.torch.load_file(tmp_path / "x.safetensors")["x"].tolist() == [0, 1, 2]
 
 
+def test_others_may_read_what_the_umask_allows(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with atomic_write(tmp_path / "tensors") as temporary:
+            safetensors.torch.save_file({"a": torch.ones(3)}, temporary)
+        write_text(tmp_path / "text", "text")
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("tensors", "text")] == [0o640, 0o640]
+
+
 def test_a_lock_excludes_others_and_leaves_nothing(tmp_path: Path) -> None:
     """Also if the folder is renamed meanwhile, as a corpus is, and after a kill that left the file."""
     folder, renamed = tmp_path / "a", tmp_path / "b"

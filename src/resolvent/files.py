@@ -61,7 +61,8 @@ def atomic_write(path: Path, *, fixed_name: bool = False) -> Iterator[Path]:
     """Yield a temporary path to write to; on success it is flushed to disk and replaces `path`.
 
     If anything fails, `path` is unchanged and the temporary file is removed. A temporary file left behind by a killed
-    process is removed by the next call.
+    process is removed by the next call. Whatever library writes to it, others may read the file as far as the umask
+    allows: safetensors would keep it to the user alone.
 
     Args:
         path: The file to create or replace. Missing parent folders are created.
@@ -74,7 +75,10 @@ def atomic_write(path: Path, *, fixed_name: bool = False) -> Iterator[Path]:
         _ACTIVE.add(temporary)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.touch()
+            mode = temporary.stat().st_mode
             yield temporary
+            temporary.chmod(mode)
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
             temporary.replace(path)

@@ -119,11 +119,44 @@ def test_what_cannot_work_says_what_to_do() -> None:
         model.generate(ids[:1], assistant_model=tiny(), max_new_tokens=2)
     with pytest.raises(ValueError, match="assisted generation is not supported with stateful models"):
         model.generate(ids[:1], prompt_lookup_num_tokens=2, max_new_tokens=2)
+    with pytest.raises(NotImplementedError, match=r"continuous batching keeps pages .* expected generate\(\)"):
+        model.generate_batch(ids.tolist(), max_new_tokens=2)
     full = StaticCache(config=model.config, max_cache_len=8)
-    with pytest.raises(ValueError, match="made for 8 tokens, got 9"):
+    with pytest.raises(ValueError, match="made for max_cache_len=8 tokens, got 9: make it with a larger"):
         model(ids, past_key_values=full, use_cache=True)
+    empty = prompts(padded=True)
+    empty["attention_mask"][0] = 0
+    with pytest.raises(ValueError, match="A prompt without any token, which is all padding, cannot be continued"):
+        model.generate(**empty, max_new_tokens=2)
     with torch.no_grad(), pytest.raises(ValueError, match="expected a cache of 1 sequences, got one of 2"):
         model(ids[:1], past_key_values=model(ids).past_key_values)
+
+
+@pytest.mark.parametrize("settings", [
+    {"pattern": "quadratic+cache"}, {"heads": 4}, {"dim": 64}, {"kv_heads": 1}, {"layers": 1}, {"layers": 3},
+    {"pattern": "first-order", "rule": "mamba2"},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_a_cache_of_another_model_raises_an_error(settings: dict[str, object], tokens: int) -> None:
+    """One token, too: the compiled function would write beyond the memory of smaller caches."""
+    model, ids = tiny(), prompts()["input_ids"]
+    with torch.no_grad(), pytest.raises(ValueError, match=r"made (of|for this model)"):
+        model(ids[:, :tokens], past_key_values=tiny(**settings)(ids).past_key_values)
+
+
+def test_a_cache_goes_on_under_the_mask_that_it_was_filled_under() -> None:
+    model, batch = tiny(), prompts(padded=True)
+    longer = torch.cat([batch["attention_mask"], torch.ones(2, 1, dtype=torch.long)], 1)
+    with torch.no_grad():
+        cache = model(batch["input_ids"]).past_key_values
+        with pytest.raises(ValueError, match=r"expected an attention_mask of the 9 tokens .* in row 0, got one of 6"):
+            model(batch["input_ids"][:, :1], attention_mask=longer, past_key_values=cache)
+
+
+def test_generating_while_gradients_are_checkpointed() -> None:
+    model = tiny().train()
+    model.gradient_checkpointing_enable()
+    assert torch.equal(generated(model), generated(model, use_cache=False))
 
 
 def test_logits_are_of_the_vocabulary_alone() -> None:

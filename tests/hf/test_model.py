@@ -35,6 +35,7 @@ def test_hidden_states_and_embeddings() -> None:
     output = model(ids, output_hidden_states=True)
     assert [tuple(h.shape) for h in output.hidden_states] == [(2, 9, 32)] * 3
     torch.testing.assert_close(model(inputs_embeds=model.get_input_embeddings()(ids)).logits, output.logits)
+    assert model(ids[:0]).logits.shape == (0, 9, VOCABULARY)
     with pytest.raises(ValueError, match="expected input_ids or inputs_embeds, and not both"):
         model()
     with torch.no_grad():

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from transformers import (
     AutoModelForCausalLM,
     BertConfig,
@@ -153,6 +154,31 @@ def test_gradient_checkpointing_changes_nothing() -> None:
         model(ids, labels=ids).loss.backward()
         gradients.append([p.grad for p in model.parameters()])
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama"])
+def test_caches_that_cannot_go_on_say_so(name: str) -> None:
+    """Where transformers would leave them out, or read the same tokens twice, and only warn."""
+    model, ids = replace_attention(MODELS[name](), "exponential+cache", [1]), prompts()["input_ids"]
+    cache = DynamicCache(config=model.config)
+    model.generate(ids, past_key_values=cache, max_new_tokens=1)
+    with pytest.raises(ValueError, match=r"the cache has seen positions up to 8.*give tokens that the cache has not"):
+        model.generate(ids, past_key_values=cache, max_new_tokens=1)
+    with pytest.raises(ValueError, match=r"expected an attention_mask of the 9 tokens .* in row 0, got one of 6"):
+        model(ids[:, :1], attention_mask=torch.arange(10).expand(2, -1) > 2, past_key_values=cache)
+    model.train().gradient_checkpointing_enable()
+    with pytest.raises(ValueError, match=r"expected model\.eval\(\) before generating, or use_cache=False"):
+        model.generate(ids, max_new_tokens=2)
+    assert model(ids, use_cache=True).past_key_values is None
+
+
+def test_the_loss_is_named() -> None:
+    """Which transformers looks for in the name of a class, and does not find in that of GPT-2's."""
+    ids = prompts()["input_ids"]
+    model = replace_attention(gpt2(), "exponential+cache")
+    logits = model(ids).logits[:, :-1]
+    torch.testing.assert_close(model(ids, labels=ids).loss, cross_entropy(logits.transpose(1, 2), ids[:, 1:]))
+    assert model.loss_type == "ForCausalLM"
 
 
 def test_what_cannot_work_says_what_to_do() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from resolvent.studies.dimension import DIMENSION, results_of
 from resolvent.studies.study import Selection
-from resolvent.train.record import AccuracyEvaluation, Record
+from resolvent.train.evaluations import AccuracyEvaluation
+from resolvent.train.record import Record
 from tests.small_runs import record_of
 
 WIDTHS = (8, 16, 32, 64)

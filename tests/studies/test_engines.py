@@ -70,6 +70,16 @@ def processes_of(folder: Path) -> list[int]:
     return [int(pid) for pid in subprocess.run(["pgrep", "-f", pattern], capture_output=True).stdout.split()]
 
 
+def wait_for_a_successor(before: dict[Path, list[int]], process: subprocess.Popen[str]) -> None:
+    """Of the processes that were at work, one is gone, and another has taken up its cell."""
+    while True:
+        now = {folder: processes_of(folder) for folder in before}
+        if any(now[folder] and not set(now[folder]) & set(before[folder]) for folder in before):
+            return
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
 def check(out: Path, process: subprocess.Popen[str], local: list[Any]) -> None:
     said, errors = process.communicate()
     assert process.returncode == 0, errors
@@ -90,8 +100,11 @@ def test_a_study_on_ray_outlives_a_node(tmp_path: Path, local: list[Any]) -> Non
         node = cluster.add_node(num_cpus=1)
         process = start_command(f"ray:address={cluster.address}", tmp_path)
         wait_for_checkpoints(tmp_path, process)
+        before = {each.folder: processes_of(each.folder) for each in study(tmp_path)}
+        assert [len(found) for found in before.values()] == [1, 1]  # one on each node
         cluster.remove_node(node, allow_graceful=False)
         assert not any(each.record() for each in study(tmp_path))
+        wait_for_a_successor(before, process)
         check(tmp_path, process, local)
     finally:
         cluster.shutdown()
@@ -106,6 +119,7 @@ def test_a_study_on_submitit_outlives_a_job(tmp_path: Path, local: list[Any]) ->
     parent = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(parent, signal.SIGKILL)  # the job; the cell ends with it
     assert first.record() is None
+    wait_for_a_successor({first.folder: [worker]}, process)
     check(tmp_path, process, local)
 
 

@@ -37,7 +37,8 @@ TINY = ["train.steps=6", "train.warmup=2", "train.batch=4", "train.eval_every=3"
         "train.log_every=1", "model.dim=16", "model.heads=2", "model.layers=1", "task.context=16"]  # fmt: skip
 FEW = ["first-order", "dense"]
 ON_TEXT = [name for name, study in STUDIES.items() if isinstance(study, TextStudy)]
-STRUCTURES = {"pareto": FEW, "mamba": ["first-order"], "sharing": ["dense"], "normalization": ["dense"], "length": FEW}
+STRUCTURES = {"pareto": FEW, "mamba": ["first-order"], "sharing": ["dense"], "normalization": ["dense"], "length": FEW,
+              "ladder": FEW}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +94,9 @@ def test_studies_share_their_runs(corpus: str, tmp_path: Path) -> None:
     folders = {study: {cell.folder for cell in cells(study, "quick", corpus, tmp_path)} for study in ON_TEXT}
     assert folders["pareto"] == folders["length"]
     assert len(folders["pareto"]) == 9
+    assert folders["ladder"] < folders["pareto"]
     assert {study: len(own - folders["pareto"]) for study, own in folders.items()} == {
-        "pareto": 0, "mamba": 15, "sharing": 3, "normalization": 6, "length": 0}  # fmt: skip
+        "pareto": 0, "mamba": 15, "sharing": 3, "normalization": 6, "length": 0, "ladder": 0}  # fmt: skip
 
 
 def test_cells_differ_by_structure_rule_and_seed_alone(corpus: str, tmp_path: Path) -> None:
@@ -321,6 +323,52 @@ def test_positions_that_do_not_fit(corpus: str, out: Path, options: list[str], m
     words_ = [word for word in words("length", corpus, out) if word not in ("--structures", *FEW)]
     with pytest.raises(ValueError, match=message):
         CliRunner().invoke(app, [*words_, *structures, *options], catch_exceptions=False)
+
+
+# Shorter contexts
+
+
+def test_shorter_contexts_are_measured_on_the_same_targets(corpus: str, out: Path) -> None:
+    printed = call("ladder", corpus, out).stdout
+    assert "This text" in printed
+    before = stamps(out) | {out / "reach.json": (out / "reach.json").stat().st_mtime_ns}
+    again = json.loads(call("ladder", corpus, out, "--json").stdout)
+    assert stamps(out) | {out / "reach.json": (out / "reach.json").stat().st_mtime_ns} == before
+    records = [Record.from_dict(each) for each in again["records"]]
+    assert records == read_records(out / "ladder-quick.jsonl")
+    text = Text(corpus, 16)
+    tokens = text.opened.split("validation")
+    for made, cell in zip(records, of_study("ladder", corpus, out), strict=True):
+        assert [each.context for each in made.lengths] == [2, 4, 8, 16]
+        assert {each.tokens for each in made.lengths} == {2 * (1 + (len(tokens) - 17) // 64)}
+        assert made.reach is not None
+        assert [each.window for each in made.reach.windows] == [8, 16]
+        model = LanguageModel.load(cell.folder / "model")
+        for each in made.lengths:  # by hand: the last two targets of windows that end every 64 tokens
+            losses = []
+            for end in range(16, len(tokens), 64):
+                row = torch.from_numpy(tokens[end - each.context : end + 1].astype(np.int64))[None]
+                with torch.no_grad():
+                    logits = model.logits(model.hidden(row[:, :-1]))
+                losses.append(torch.nn.functional.cross_entropy(logits[0, -2:], row[0, -2:]).item())
+            assert each.loss == pytest.approx(np.mean(losses), rel=TOLERANCE[torch.float32])
+    assert (out / "ladder.png").stat().st_size > 20_000
+    assert "first-order uses its context" in {claim["compared"] for claim in again["claims"]}
+
+
+def test_a_text_too_short_for_the_context(corpus: str, out: Path) -> None:
+    with pytest.raises(ValueError, match=r"is too short for contexts of 3,000: expected more tokens of validation"):
+        call("ladder", corpus, out, "--set", "task.context=3000")
+
+
+def test_what_is_finished_is_reported(corpus: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no run of the study is finished in .*: leave out --finished"):
+        call("ladder", corpus, tmp_path, "--finished")
+    [cell] = of_study("ladder", corpus, tmp_path, structures=["dense"])
+    train(cell.config, cell.folder)
+    printed = call("ladder", corpus, tmp_path, "--finished").stdout
+    assert "dense" in printed
+    assert "first-order" not in printed
 
 
 # Typed from the paper's table: steps, warm-up, rate, batch, context, layers, dim, ff dim.

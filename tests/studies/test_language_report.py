@@ -24,8 +24,11 @@ from resolvent.studies.page import page
 from resolvent.studies.registry import STUDIES
 from resolvent.studies.results import regenerate
 from resolvent.tasks import Copy, Text
+from resolvent.text import Reach
+from resolvent.text.reach import WindowLoss
 from resolvent.train import Record, RunConfig, TrainConfig
-from resolvent.train.record import AccuracyEvaluation, Slice, TextEvaluation, read_records, write_records
+from resolvent.train.evaluations import AccuracyEvaluation, Slice, TextEvaluation
+from resolvent.train.record import read_records, write_records
 from tests.small_runs import record_of
 
 CONFIG = ModelConfig(layers=2, dim=32, heads=2)
@@ -295,6 +298,7 @@ def nine(**options: Any) -> list[Record]:
             for spec, p in zip(rv.PAPER_STRUCTURES, heights, strict=True) for seed in (0, 1, 2)]  # fmt: skip
 
 
+REACH = Reach(3.0, tuple(WindowLoss(w, 2.9 - 0.1 * i) for i, w in enumerate((8, 16, 32, 64))), 100, 5_000, 3.0)
 RECORDS = {
     "pareto": nine(),
     "mamba": [
@@ -304,6 +308,7 @@ RECORDS = {
     "sharing": [record("dense", 5.0, s, rule) for rule in ("softmax", "tied") for s in (0, 1)],
     "normalization": [record("dense", 5.0, rule=rule) for rule in ("softmax", "softmax:gate=0.5", "joint")],
     "length": nine(lengths={64: 5.0, 128: 5.1, 512: 5.2}),
+    "ladder": [dataclasses.replace(each, reach=REACH) for each in nine(lengths={16: 5.4, 32: 5.2, 64: 5.0})],
 }
 
 
@@ -321,7 +326,8 @@ def test_every_study_is_drawn_and_told(study: str, tmp_path: Path) -> None:
     render.write_csv(report, tmp_path / "table.csv")
     rows = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
     assert len(rows) == len(found) * lengths
-    assert float(rows[0]["mixing_madds_per_token"]) == found[0].mixing_madds
+    trained = next(row for row in rows if row["context"] == row["trained_context"])
+    assert float(trained["mixing_madds_per_token"]) == found[0].mixing_madds
     write_records(records, tmp_path / f"{study}-quick.jsonl")
     mark = f"<!-- records: {study}-quick -->\n"
     made, figures = regenerate(f"By hand.\n{mark}old\n<!-- end -->\n", tmp_path)
@@ -351,6 +357,36 @@ def test_numbers_in_the_table() -> None:
     assert re.search(r"^\| mamba1:state=1 \| .* \| 30\.64 \| -8\.3% \|$", rules, re.MULTILINE)
     lengths = render.markdown(STUDIES["length"].report(RECORDS["length"]))
     assert "| structure | 64 | 128 | 512 |" in lengths
+
+
+def test_what_a_longer_context_is_worth() -> None:
+    """Gains of models and of the n-gram cache side by side; without what the text offers, the models alone."""
+    report = STUDIES["ladder"].report(RECORDS["ladder"])
+    gain = f"{math.log(5.4 / 5.0):.3f}"
+    text = render.markdown(report)
+    assert (
+        f"| gain in nats per token | 32 | 64 |\n|---|---|---|\n| attention | 0.038 ± 0.000 | {gain} ± 0.000 |" in text
+    )
+    assert "| n-gram cache | 0.100 | 0.200 |" in text
+    assert "This text hardly rewards long reach: from 32 to 64 tokens" in text
+    assert "Each run saw the training split 2.0 times." in text
+    grades = {each.comparison: each.grade for each in report.claims.graded}
+    assert grades["dense uses its context"] == "supported"
+    alone = STUDIES["ladder"].report([dataclasses.replace(each, reach=None) for each in RECORDS["ladder"]])
+    assert "| n-gram cache |" not in render.markdown(alone)
+    assert alone.figures[0].draw().axes
+
+
+@pytest.mark.parametrize(("lengths", "grade"), [
+    ([{16: 5.1, 64: 5.0}, {16: 5.1, 64: 5.0}], "supported"),
+    ([{16: 5.05, 64: 5.0}], "open"),  # 1 % of a single seed
+    ([{16: 5.0, 64: 5.2}], "contradicted"),
+    ([{16: 5.1, 64: 5.0}, {16: 5.0, 64: 5.0}], "open"),
+    ([{}], "not run"),
+])  # fmt: skip
+def test_uses_context(lengths: list[dict[int, float]], grade: str) -> None:
+    records = [record("dense", 5.0, seed, lengths=each) for seed, each in enumerate(lengths)]
+    assert graded("ladder", records)["dense uses its context"] == grade
 
 
 def test_names_do_not_overlap() -> None:

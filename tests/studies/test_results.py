@@ -15,7 +15,8 @@ from resolvent.studies.registry import STUDIES
 from resolvent.studies.results import regenerate
 from resolvent.tasks import MultiHop
 from resolvent.train import Record, RunConfig, TrainConfig
-from resolvent.train.record import AccuracyEvaluation, CurvePoint, Slice, read_records, write_records
+from resolvent.train.evaluations import AccuracyEvaluation, Slice
+from resolvent.train.record import CurvePoint, read_records, write_records
 from tests.small_runs import record_of
 
 ROOT = Path(__file__).parents[2]

@@ -152,8 +152,11 @@ def test_what_a_stack_can_see(spec: str) -> None:
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda: task("copi"), "unknown task 'copi': expected copy, recall, multihop, text. Did you mean 'copy'"),
+    (lambda: task("copi"), "unknown task 'copi': expected copy, recall, multihop, markov, text. Did you mean 'copy'"),
     (lambda: task("copy", {"lenght": 3}), "unknown setting 'lenght' of copy.*Did you mean 'length'"),
+    (lambda: task("copy:lenght=3"), "unknown setting 'lenght' of copy.*Did you mean 'length'"),
+    (lambda: task("copy:length"), "expected 'copy' or 'copy:setting=value,…', got 'copy:length'"),
+    (lambda: task("copy:length=x"), "expected length to be int, got 'x'|missing a setting or has one of another type"),
     (lambda: Copy(vocab_size=4), "expected vocab_size ≥ 5, got 4"),
     (lambda: Copy(length=3, least=4), "expected 1 ≤ least ≤ length"),
     (lambda: Recall(vocab_size=20, pairs=12), "expected at most 9 pairs for a vocabulary of 20"),
@@ -165,11 +168,16 @@ def test_impossible_tasks(make: object, message: str) -> None:
         make()  # type: ignore[operator]
 
 
+def test_settings_may_follow_the_name() -> None:
+    assert task("copy:length=9, least=1,vocab_size=20") == Copy(vocab_size=20, length=9, least=1)
+    assert task("recall:repeats=true,placement=scattered") == Recall(placement="scattered", repeats=True)
+
+
 def test_settings_make_the_same_task() -> None:
     for t in [*ALL, Text("no/such/folder", 32, tokenizer="bytes", vocab_size=257)]:  # making one reads no file
         settings = t.settings()
         assert task(str(settings.pop("name")), settings) == t
-    assert set(TASKS) == {"copy", "recall", "multihop", "text"}
+    assert set(TASKS) == {"copy", "recall", "multihop", "markov", "text"}
 
 
 @each

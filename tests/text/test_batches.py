@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resolvent.tasks import IGNORED
-from resolvent.text import TextBatches, TextError, Windows
+from resolvent.text import LastTargets, TextBatches, TextError, Windows
 
 law = settings(max_examples=150, deadline=None)
 
@@ -115,3 +115,25 @@ def test_disjoint_by_default() -> None:
 def test_errors(make: Any, message: str) -> None:
     with pytest.raises(TextError, match=message):
         make()
+
+
+@pytest.mark.parametrize("context", [8, 13, 32])
+def test_last_targets_are_the_same_whatever_the_context(context: int) -> None:
+    tokens = np.arange(200)
+    shown = list(LastTargets(tokens, context, 32, batch=2, step=20, scored=5))
+    found = [target for batch in shown for row in batch.targets for target in row if target != IGNORED]
+    ends = range(32, 200, 20)
+    assert found == [target for end in ends for target in range(end - 4, end + 1)]
+    for batch in shown:
+        assert batch.tokens.shape[1] == context
+        assert (batch.targets[:, -5:] == batch.tokens[:, -5:] + 1).all()
+        assert (batch.targets[:, :-5] == IGNORED).all()
+    assert sum(len(batch.tokens) for batch in shown) == LastTargets(tokens, context, 32, step=20, scored=5).windows
+
+
+def test_last_targets_that_do_not_fit() -> None:
+    for context, longest, scored in ((9, 8, 2), (8, 8, 9), (8, 20, 2)):
+        with pytest.raises(TextError, match="expected scored ≤ context ≤ longest < 20 tokens"):
+            LastTargets(np.arange(20), context, longest, scored=scored)
+    with pytest.raises(TextError, match="expected a batch index from 0 to 0"):
+        LastTargets(np.arange(20), 8, 8).make(1)

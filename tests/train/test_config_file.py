@@ -1,4 +1,4 @@
-"""Settings in TOML: all of them come back, mistakes are named, and options stand over the file."""
+"""Settings in TOML: all of them come back, mistakes are named, and options override the file."""
 
 import json
 from pathlib import Path
@@ -100,7 +100,7 @@ def test_mistakes_are_named(text: str, message: str, tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there_and_a_task_that_nobody_named(tmp_path: Path) -> None:
     assert "expected a TOML file of settings" in error_of("copy", "--config", str(tmp_path / "none.toml"))
-    assert "expected a task, copy, recall, multihop, text, or --config" in error_of()
+    assert "expected a task, copy, recall, multihop, markov, text, or --config" in error_of()
     (tmp_path / "bytes.toml").write_bytes(b"\xff")
     assert "is not TOML" in error_of("copy", "--config", str(tmp_path / "bytes.toml"))
 

@@ -106,4 +106,4 @@ def test_what_is_not_a_model(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("")
     assert "interrupted before its first checkpoint" in error_of("generate", str(tmp_path))
     LanguageModel.seeded(ModelConfig(vocab_size=1000, layers=1, dim=8, heads=1), 0).save(tmp_path / "model")
-    assert "nobody knows the tokenizer" in error_of("generate", str(tmp_path / "model"))
+    assert "is unknown: expected --tokenizer" in error_of("generate", str(tmp_path / "model"))

@@ -27,9 +27,9 @@ from resolvent.studies.language import presets
 from resolvent.tasks import Copy, Text
 from resolvent.text import prepare
 from resolvent.train import Progress, Record, RunConfig, TrainConfig, checkpoint, train
+from resolvent.train.evaluations import AccuracyEvaluation, TextEvaluation
 from resolvent.train.loop import make_optimizer
 from resolvent.train.processes import SINGLE, Processes
-from resolvent.train.record import AccuracyEvaluation, TextEvaluation
 from resolvent.train.state import SavedRun
 from tests.train import jobs, patient
 

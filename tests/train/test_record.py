@@ -11,17 +11,9 @@ import pytest
 from resolvent.model.config import ModelConfig
 from resolvent.tasks import Copy, Text
 from resolvent.train import Record, RunConfig, TrainConfig
+from resolvent.train.evaluations import AccuracyEvaluation, Slice, TextEvaluation
 from resolvent.train.metrics import StepMetrics, read_metrics
-from resolvent.train.record import (
-    AccuracyEvaluation,
-    CurvePoint,
-    Environment,
-    RecordError,
-    Slice,
-    TextEvaluation,
-    read_records,
-    write_records,
-)
+from resolvent.train.record import CurvePoint, Environment, RecordError, read_records, write_records
 
 RECORDS = Path(__file__).parents[2] / "docs" / "records"
 COMMITTED = sorted(path for path in RECORDS.glob("*.jsonl") if not path.name.startswith("bench-"))

@@ -99,6 +99,8 @@ def test_the_list(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "12/30" in text
     assert "60 min" in text
     assert "interrupted" in text
+    shutil.copytree(runs / "cut", runs / ("long-name-" * 5))
+    assert f"{'long-name-' * 5}  copy " in call().stdout  # broken for nobody but a narrow terminal
     listed = json.loads(call("--where", "train.seed=1", "--json").stdout)
     assert [(run["name"], run["settings"]["train.seed"]) for run in listed] == [("deep/two", 1)]
     assert "no such runs" in call("--task", "text").stderr

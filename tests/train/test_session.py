@@ -108,6 +108,14 @@ def test_folders_are_named_and_never_shared(tmp_path: Path, monkeypatch: pytest.
     assert Record.read(Path("runs/copy-smoke-dense-seed0-from-copy-smoke-dense-seed0/run.json")).config.model.dim == 16
 
 
+def test_a_solved_run_has_nothing_to_extend(tmp_path: Path) -> None:
+    words = [*TRAIN, *CHANGES, "--set", "train.solved=0.0", "--out", str(tmp_path)]
+    assert f"finished: {tmp_path}" in call(*words).stderr
+    assert Record.read(tmp_path / "run.json").solved_at is not None
+    longer = call(*words, "--set", "train.steps=99")
+    assert longer.stderr == f"{tmp_path} was finished before: nothing was trained\n"
+
+
 def test_names_are_safe_and_say_what_is_run(tmp_path: Path) -> None:
     layers = dataclasses.replace(
         SMOKE, model=ModelConfig(vocab_size=64, layers=2, pattern=["local:8/exponential", "dense"])
@@ -119,12 +127,21 @@ def test_names_are_safe_and_say_what_is_run(tmp_path: Path) -> None:
     assert default_folder(SMOKE, "smoke", tmp_path) == (tmp_path / "copy-smoke-dense-seed0", "")  # empty
 
 
-def test_commands_that_resume() -> None:
-    folder = Path("runs/a b")
-    assert command_line(["/usr/bin/resolvent", "train", "copy"], folder) == "resolvent train copy --out 'runs/a b'"
-    assert (
-        command_line(["/x/__main__.py", "train", "copy", "--out=o"], folder) == "python -m resolvent train copy --out=o"
-    )
+def test_commands_that_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name stands only where a shell finds by it what was started: an environment may not be active."""
+    for name in ("resolvent", "python"):
+        (tmp_path / name).touch(mode=0o755)
+    script, python, folder = str(tmp_path / "resolvent"), str(tmp_path / "python"), Path("runs/a b")
+    monkeypatch.setattr(sys, "executable", python)
+    for path, names in ((tmp_path, ("resolvent", "python")), (Path("/nothing"), (script, python))):
+        monkeypatch.setenv("PATH", str(path))
+        assert command_line([script, "train", "copy"], folder) == f"{names[0]} train copy --out 'runs/a b'"
+        started = ["/x/resolvent/__main__.py", "train", "copy", "--out=o"]
+        assert command_line(started, folder) == f"{names[1]} -m resolvent train copy --out=o"
+    relative = "./resolvent"  # of another environment than the one that is active
+    assert command_line([relative, "train", "copy"], folder).startswith(f"{relative} train ")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    assert command_line([script, "train", "copy"], folder) == "torchrun … -m resolvent train copy --out 'runs/a b'"
 
 
 def too_large() -> list[str]:
@@ -136,7 +153,7 @@ def test_what_is_too_much_is_not_begun(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("resolvent.train.plan.matmul_speed", lambda *_: 1e11)
     monkeypatch.setattr("resolvent.train.plan.available_bytes", lambda _: 1e10)
     done = resolvent_error(*too_large())
-    assert "expected a run that this device can do, within a day; --yes begins it all the same." in done
+    assert "expected a run that fits on this device and takes at most a day; --yes starts it anyway." in done
     assert re.search(r"memory  [\d,.]+ GB needed, 10.0 GB free: weights, gradients and moments alone take", done)
     assert re.search(
         r"time    at least [\d,.]+ years, at the speed of matrix products in float16 measured here, 100", done
@@ -177,6 +194,13 @@ def test_the_plan_counts_what_the_run_does(tmp_path: Path) -> None:
     call(*TRAIN, *(word for change in changes for word in ("--set", change)), "--out", str(tmp_path))
     assert RunPlan.of(SMOKE.changed(changes)).tokens == Record.read(tmp_path / "run.json").tokens
     assert RunPlan.of(SMOKE.changed(["train.recompute=true"])).flops == pytest.approx(4 / 3 * RunPlan.of(SMOKE).flops)
+
+
+def test_the_plan_divides_weights_among_those_that_share_them() -> None:
+    complete = RunPlan.of(SMOKE, 8).cost.state_bytes
+    for changes, shards in (([], 1), (["train.parallel=shard"], 8),
+                            (["train.parallel=hybrid", "train.shard_group=4"], 4)):  # fmt: skip
+        assert RunPlan.of(SMOKE.changed(changes), 8).cost.state_bytes == complete // shards
 
 
 SIZES = [("attention", False, 256), ("dense", False, 256), ("attention", True, 256), ("attention", True, 20_000)]

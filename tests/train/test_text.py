@@ -20,9 +20,9 @@ from resolvent.model import LanguageModel, ModelConfig
 from resolvent.tasks import TaskError, Text, task
 from resolvent.text import Corpus, TextError, prepare
 from resolvent.train import Progress, Record, RunConfig, TrainConfig, checkpoint, train
+from resolvent.train.evaluations import TextEvaluation
 from resolvent.train.loop import make_optimizer
 from resolvent.train.perplexity import mean_loss, on_text, perplexity
-from resolvent.train.record import TextEvaluation
 from tests.operator_cases import TOLERANCE
 from tests.small_runs import WORDS
 
@@ -376,7 +376,7 @@ def test_commands(corpus: str, tmp_path: Path) -> None:
     assert missing.returncode == 2
     assert "expected --corpus" in missing.stderr
     assert (
-        "unknown task 'txt': expected copy, recall, multihop, text. Did you mean 'text'?"
+        "unknown task 'txt': expected copy, recall, multihop, markov, text. Did you mean 'text'?"
         in resolvent("train", "txt").stderr
     )
     other = resolvent("train", "copy", "--corpus", corpus)

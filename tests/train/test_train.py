@@ -16,8 +16,8 @@ from resolvent.model import LanguageModel, ModelConfig
 from resolvent.tasks import Copy
 from resolvent.train import DivergedError, Progress, Record, RunConfig, TrainConfig, checkpoint, train
 from resolvent.train.accuracy import accuracy
+from resolvent.train.evaluations import AccuracyEvaluation
 from resolvent.train.loop import learning_rate, make_optimizer
-from resolvent.train.record import AccuracyEvaluation
 
 MODEL = ModelConfig(vocab_size=20, layers=2, dim=16, heads=2, pattern="exponential+cache", init_std=0.1)
 TASK = Copy(vocab_size=20, length=8)

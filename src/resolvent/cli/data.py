@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.progress import TaskID, TaskProgressColumn, TimeRemainingColumn
 
 from resolvent.cli.display import bars
@@ -21,7 +22,8 @@ Texts = Annotated[
     list[str],
     typer.Argument(
         metavar="TEXT",
-        help="wikitext2, sotu, shakespeare or openwebtext; or text files, .jsonl or .parquet files (.gz too), and "
+        help="wikitext2, sotu, shakespeare, openwebtext or python (its standard library, nothing to download); or text "
+        "files, .jsonl or .parquet files (.gz too), and "
         "folders of .txt, .jsonl and .parquet files. Write ./NAME for a file with the name of a corpus.",
     ),
 ]
@@ -44,7 +46,11 @@ def prepare_text(
     sources: Texts,
     *,
     tokenizer: Annotated[
-        str, typer.Option(help="gpt2 (BPE, downloaded once), bytes, or the path of a tokenizer.json.")
+        str,
+        typer.Option(
+            help="gpt2 (BPE, downloaded once), bytes, bpe:1024 (of so many tokens, trained here on what is not held "
+            "out), or the path of a tokenizer.json."
+        ),
     ] = "gpt2",
     out: Annotated[
         Path | None,
@@ -64,10 +70,12 @@ def prepare_text(
 
     If interrupted, rerun the same command to resume; if complete, it prints
     the results.
+
+    Example: resolvent data prepare python --tokenizer bpe:1024
     """
     from resolvent.text import prepare
 
-    folder = out or Path("out") / "text" / f"{_stem(sources[0])}-{Path(tokenizer).stem}"
+    folder = out or Path("out") / "text" / f"{_stem(sources[0])}-{Path(tokenizer).stem.replace(':', '-')}"
     with _progress_bar() as (on_progress, on_message):
         corpus = prepare(
             sources,
@@ -131,6 +139,45 @@ def describe_corpus(
 
     corpus = Corpus.open(folder, hashes=check)
     print(json.dumps(corpus.to_dict(), indent=2) if as_json else corpus)
+
+
+@data.command("reach")
+def measure_reach(
+    folder: Annotated[Path, typer.Argument(metavar="CORPUS", help="A corpus written by `data prepare`.")],
+    *,
+    context: Annotated[
+        int, typer.Option(parser=parse_length, metavar="TOKENS", help="The longest window, such as 512 or 2k.")
+    ] = 1024,
+    plot: Annotated[Path | None, typer.Option(help="Draw the gains (.png, .pdf or .svg).")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what a text offers to models that read far, without training any.
+
+    A trigram model of the training split predicts the validation split, mixed
+    with an n-gram cache: what followed the same tokens within the last 8, 16,
+    32, … tokens. What a longer window gains is there for whoever can reach it.
+    Weights are fitted on one half of validation and measured on the other.
+
+    Example: resolvent data reach out/text/python-bpe-1024 --plot out/reach.png
+    """
+    from resolvent.text import Corpus, reach
+
+    corpus = Corpus.open(folder)
+    with _progress_bar() as (on_progress, _):
+        offered = reach(corpus, context, on_progress)
+    if as_json:
+        print(json.dumps(offered.to_dict() | {"reading": offered.reading}, indent=2))
+    else:
+        from resolvent.report.reach import reach_table
+
+        Console().print(reach_table(offered))
+        print(f"{offered.targets:,} targets of validation; the trigram model is of {offered.trained:,} tokens.")
+        print(offered.reading)
+    if plot is not None:
+        from resolvent.report.figures import save
+        from resolvent.report.reach import reach_figure
+
+        say_written(save(reach_figure(offered, folder.resolve().name), plot))
 
 
 def _stem(source: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import sys
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # Ctrl-C; a scheduler, or kill; a terminal that is closed
+_COMMAND = "resolvent"
 _TORCHRUN = "TORCHELASTIC_RUN_ID"  # in the environment of processes that torchrun started
 
 
@@ -66,12 +68,26 @@ def _say(message: str) -> None:
     if os.environ.get("RANK", "0") == "0":
         with suppress(OSError):
             clear = "\r\x1b[2K" if sys.stderr.isatty() else ""
-            os.write(2, f"{clear}{message}\n".encode("ascii", "replace"))
+            os.write(2, f"{clear}{message}\n".encode(sys.stderr.encoding or "ascii", sys.stderr.errors or "replace"))
 
 
 def command_line(arguments: Sequence[str], out: Path) -> str:
     """The command that this process runs, with its folder named: `resolvent train … --out FOLDER`."""
-    program = ["resolvent"] if Path(arguments[0]).name == "resolvent" else ["python", "-m", "resolvent"]
     named = any(word == "--out" or word.startswith("--out=") for word in arguments)
-    command = shlex.join([*program, *arguments[1:], *([] if named else ["--out", str(out)])])
-    return command if _TORCHRUN not in os.environ else f"torchrun … -m {command.removeprefix('python -m ')}"
+    words = [*arguments[1:], *([] if named else ["--out", str(out)])]
+    if _TORCHRUN in os.environ:  # whose own options nobody here knows
+        return f"torchrun … -m {shlex.join([_COMMAND, *words])}"
+    return shlex.join([*_program(arguments[0]), *words])
+
+
+def _program(script: str) -> list[str]:
+    """How this process was started, in words that the shell understands when they are pasted."""
+    if Path(script).name == _COMMAND:
+        return [_name_or_path(_COMMAND, script)]
+    return [_name_or_path("python", sys.executable), "-m", _COMMAND]
+
+
+def _name_or_path(name: str, path: str) -> str:
+    """The name, if a shell finds this very file by it; otherwise its path, as in an environment that is not active."""
+    found = path if path == name else shutil.which(name)
+    return name if found is not None and Path(found).absolute() == Path(path).absolute() else path

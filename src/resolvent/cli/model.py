@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,21 +13,34 @@ import typer
 from rich.console import Console
 
 from resolvent.cli.models import RunFolder, TokenizerName
-from resolvent.cli.shared import AsJson, Length, Rule, app, parse_length, progress, say_written
+from resolvent.cli.shared import AsJson, Length, app, parse_length, progress, say_written
 from resolvent.errors import SettingError
+from resolvent.rules import RULES
 
 if TYPE_CHECKING:
+    from resolvent.model import ModelConfig
     from resolvent.model.training_cost import TrainingCost
+    from resolvent.train import RunConfig
 
 
 @app.command("model")
 def describe_model(
-    name: Annotated[str, typer.Argument(metavar="PRESET", help="tiny, synthetic-4m, gpt2-125m, gpt2-355m, gpt2-775m.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="tiny, synthetic-4m, gpt2-125m, gpt2-355m or gpt2-775m; the folder of a run or of a saved model; or a "
+            "checkpoint.",
+        ),
+    ],
     *,
     specs: Annotated[
         list[str] | None, typer.Option("--pattern", help="Pattern of all layers; repeat for one per layer.")
     ] = None,
-    rule: Rule = "softmax",
+    rule: Annotated[
+        str | None,
+        typer.Option(help=f"How A and B are parameterized: {', '.join(RULES)}, with options.  \\[default: softmax]"),
+    ] = None,
     n: Length = 1024,
     save: Annotated[Path | None, typer.Option(help="Save the untrained model to this folder.")] = None,
     seed: Annotated[int, typer.Option(help="Seed for the initial weights.")] = 0,
@@ -47,26 +63,27 @@ def describe_model(
     The gpt2 presets are the paper's models: the GPT-2 architecture with rotary
     position embeddings.
     """
-    from resolvent.model import LanguageModel, preset
+    from resolvent.model import LanguageModel
     from resolvent.model.training_cost import gpu_seconds, training_cost
 
-    if specs:
-        config = preset(name, rule=rule, pattern=specs if len(specs) > 1 else specs[0])
-    else:
-        config = preset(name, rule=rule)
+    config, run = _settings(name)
+    replace: Callable[..., ModelConfig] = dataclasses.replace  # the config checks its values
+    config = replace(config, **({"pattern": specs if len(specs) > 1 else specs[0]} if specs else {}),
+                     **({} if rule is None else {"rule": rule}))  # fmt: skip
     model = LanguageModel.seeded(config, seed) if save else LanguageModel.shape_only(config)
     profile = model.profile(n)
     content: dict[str, object] = {"preset": name, "config": config.to_dict(), "profile": profile.to_dict()}
     cost = training_cost(config, profile)
-    content["training"] = cost.to_dict() | {"gpu_seconds": gpu_seconds(cost.flops_per_token * _tokens(name, cost)[0])}
-    text = [f"{name} {profile}", _training_text(name, cost)]
+    tokens, reason = _tokens(name, run, cost)
+    content["training"] = cost.to_dict() | {"gpu_seconds": gpu_seconds(cost.flops_per_token * tokens)}
+    text = [f"{name} {profile}", _training_text(tokens, reason, cost)]
     if train_step:
         from resolvent.bench.models import training_step
         from resolvent.report import tables
 
         with progress(f"training step on {n:,} tokens", 2) as advance:
             steps = []
-            for timed in (config, preset(name, pattern="attention")):
+            for timed in (config, replace(config, pattern="attention", rule="softmax")):
                 steps.append(training_step(timed, n, seed))
                 advance()
         content["training_steps"] = [step.to_dict() for step in steps]
@@ -84,22 +101,36 @@ def describe_model(
         say_written(model.save(save))
 
 
-def _tokens(name: str, cost: TrainingCost) -> tuple[int, str]:
-    """How many tokens a preset is trained on, and why as many: the paper's, or 20 for each parameter."""
-    from resolvent.studies.language.presets import PRESETS
+def _settings(name: str) -> tuple[ModelConfig, RunConfig | None]:
+    """Of a preset, or of a model in a folder or a checkpoint: then also those of its run, if they are known."""
+    from resolvent.model import preset
+    from resolvent.model.config import PRESETS
+    from resolvent.train.model_source import open_model
 
+    if name in PRESETS or not (Path(name).exists() or os.sep in name):
+        return preset(name), None
+    source = open_model(name)
+    return source.config, source.run
+
+
+def _tokens(name: str, run: RunConfig | None, cost: TrainingCost) -> tuple[int, str]:
+    """How many tokens it is trained on, and why as many: those of its run, the paper's, or 20 for each parameter."""
+    from resolvent.studies.language.presets import PRESETS
+    from resolvent.train.plan import tokens_between
+
+    if run is not None:
+        return round(tokens_between(run, 0, run.train.steps)), f"{run.train.steps:,} steps, those of its run"
     if name in PRESETS:
         train, context = PRESETS[name].train, PRESETS[name].context
         return train.steps * train.batch * context, f"{train.steps:,} steps of {train.batch} × {context:,}, the paper's"
     return 20 * cost.parameters, "20 for each parameter, Chinchilla's rule"
 
 
-def _training_text(name: str, cost: TrainingCost) -> str:
+def _training_text(tokens: int, reason: str, cost: TrainingCost) -> str:
     """What training takes, as rows below those of the profile."""
     from resolvent.model.training_cost import GPUS, UTILIZATION, gpu_seconds
     from resolvent.train.plan import in_bytes, in_time
 
-    tokens, reason = _tokens(name, cost)
     state, each = in_bytes(cost.state_bytes), in_bytes(cost.activation_bytes)
     rows = [
         ("memory", f"{state} for weights, gradients and AdamW's moments; {each} for each sequence at once (float32)"),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from resolvent.train.runs import Run
 
+_WIDEST = 1000  # characters
 _UNITS = {"min": 60, "h": 3_600, "d": 86_400}
 
 
@@ -42,7 +43,8 @@ app.add_typer(runs, name="runs")
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with runs in it, at any depth.")]
 TaskName = Annotated[str | None, typer.Option(help="Only runs on this task.")]
 PatternName = Annotated[
-    str | None, typer.Option(help="Only runs with this pattern in some layer; 'exponential*' for all that begin so.")
+    str | None,
+    typer.Option(help="Only runs with this pattern in some layer; 'exponential*' matches all that start with it."),
 ]
 StateName = Annotated[str | None, typer.Option(help="Only runs in this state: running, finished or interrupted.")]
 Settings = Annotated[
@@ -70,7 +72,7 @@ def list_runs(
     if as_json:
         print(json.dumps([run.to_dict() for run in selected], indent=2))
     elif selected:
-        Console().print(list_table(selected, time.time()))
+        _console().print(list_table(selected, time.time()))
     else:
         print(f"no such runs in {folder}", file=sys.stderr)
 
@@ -96,7 +98,7 @@ def compare_runs(
     if as_json:
         print(json.dumps({"runs": [run.to_dict() for run in compared], "different": different}, indent=2))
     else:
-        console = Console()
+        console = _console()
         if different:
             console.print(report.settings_table([run.name for run in compared], different))
         else:
@@ -117,10 +119,14 @@ def clean_runs(
     state: Annotated[str, typer.Option(help="Runs in this state: interrupted or finished.")] = "interrupted",
     where_settings: Settings = None,
     older: Annotated[
-        str, typer.Option(metavar="AGE", help="Only runs not written to for so long, such as 30min, 12h or 7d.")
+        str,
+        typer.Option(metavar="AGE", help="Only runs not written to for at least this long, such as 30min, 12h or 7d."),
     ] = "0d",
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="Remove checkpoints alone: such runs begin again from the first step.")
+        bool,
+        typer.Option(
+            "--checkpoints", help="Remove only checkpoints: unfinished runs then restart from the first step."
+        ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
 ) -> None:
@@ -151,6 +157,12 @@ def clean_runs(
         elif removal.run.folder.exists() and not checkpoints:
             print(f"{removal.run.folder} has other files: kept with them", file=sys.stderr)
     print(f"removed {total}")
+
+
+def _console() -> Console:
+    """As wide as a terminal; in a file or a pipe, as wide as tables are, so that no name is broken."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDEST)
 
 
 def _selected(

@@ -26,7 +26,7 @@ _SAVE_SECONDS = 60.0  # between checkpoints: what kill -9 can lose
 _MEASURED_STEPS, _MEASURED_SECONDS = 10, 10.0  # the first of them is when the time that is left is estimated
 _WORTH_SAYING = 60.0  # seconds that are
 _REFUSED = 2  # the exit code of errors
-_EXPECTED = "expected a run that this device can do, within a day; --yes begins it all the same."
+_EXPECTED = "expected a run that fits on this device and takes at most a day; --yes starts it anyway."
 
 
 class Session:
@@ -73,7 +73,10 @@ class Session:
     def is_finished(self) -> bool:
         """Whether all that is left is to print the record; what is wrong with it, `train` says."""
         path = self.folder / FILE
-        return path.exists() and Record.read(path).config.train.steps >= self.config.train.steps
+        if not path.exists():
+            return False
+        record = Record.read(path)
+        return record.solved_at is not None or record.config.train.steps >= self.config.train.steps
 
     def _announce(self) -> None:
         """Say what the run will take, and raise an error if that is more than a day, or more memory than is free."""
@@ -151,7 +154,7 @@ class Session:
         if self._takes_too_long() and self.plan is not None:
             say(f"{stopped}: it would take more than a day. Its checkpoint is in {self.folder}.")
             say(f"  GPUs    {self.plan.on_gpus()}")
-            say(f"To go on all the same:\n  {self.resume} --yes")
+            say(f"To continue anyway:\n  {self.resume} --yes")
         else:
             say(f"{stopped}; its checkpoint is in {self.folder}. To resume:\n  {self.resume}")
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resolvent.errors import SettingError, closest
+from resolvent.errors import SettingError
 from resolvent.fields import as_integer, as_text
-from resolvent.tasks import TASKS, Text
+from resolvent.tasks import TASKS, Markov, Text, split_spelling
 from resolvent.train.config_file import ConfigFile
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ PATTERN = "exponential+cache"
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of a command that stand for settings; None where they are not given."""
+    """Options of a command that stand for settings; None where they are not given. A task may have settings in it."""
 
     task: str | None
     patterns: Sequence[str] = ()
@@ -36,10 +36,17 @@ class RunOptions:
     def config(self, file: ConfigFile) -> RunConfig:
         """All settings, of a task that is prepared."""
         config = self._started(file.over(self._preset(file)), file)
-        return config.changed([*self._overrides(file), *self.changes]).prepared()
+        return config.changed([*self._overrides(file), *self._spelled, *self.changes]).prepared()
 
     def preset_name(self, file: ConfigFile) -> str:
-        return self.preset or file.preset or ("quick" if self._task(file) == Text.name else "small")
+        return self.preset or file.preset or ("quick" if self._task(file) in (Text.name, Markov.name) else "small")
+
+    @property
+    def _spelled(self) -> list[str]:
+        """Settings that follow the name of the task; a chain of k tokens is learnt by a model with as many."""
+        name, settings = split_spelling(self.task) if self.task is not None else ("", [])
+        sizes = [setting.partition("=")[2] for setting in settings if name == Markov.name and setting.startswith("k=")]
+        return [*(f"task.{setting}" for setting in settings), *(f"model.vocab_size={size}" for size in sizes)]
 
     def _started(self, config: RunConfig, file: ConfigFile) -> RunConfig:
         """With the model that training starts from, if there is one; a file may have its settings already."""
@@ -56,7 +63,7 @@ class RunOptions:
 
     def _preset(self, file: ConfigFile) -> RunConfig:
         """The preset's settings for the task."""
-        from resolvent.studies import table1
+        from resolvent.studies import incontext, table1
         from resolvent.studies.language import presets
 
         task, preset, seed = self._task(file), self.preset_name(file), self.seed or 0
@@ -64,19 +71,29 @@ class RunOptions:
         if task != Text.name:
             if corpus is not None:
                 raise SettingError(f"{task} makes its own sequences: --corpus goes with 'resolvent train text'.")
-            return table1.run_config(table1.preset_of(preset, [task]), task, pattern, seed)
+            if task == Markov.name:
+                made = incontext.run_config(incontext.preset_of(preset).arms[0], pattern, seed)
+            else:
+                made = table1.run_config(table1.preset_of(preset, [task]), task, pattern, seed)
+            return self._tuned(made, file)
         if corpus is None:
             raise SettingError("expected --corpus, the folder of a prepared text: see 'resolvent data prepare --help'.")
         size = presets.preset_of(preset)
         context = as_integer(file.setting("task", "context") or size.context, "task.context", least=1)
-        return presets.run_config(size, Text(str(corpus), context).prepared(), pattern, seed)
+        return self._tuned(presets.run_config(size, Text(str(corpus), context).prepared(), pattern, seed), file)
+
+    def _tuned(self, config: RunConfig, file: ConfigFile) -> RunConfig:
+        """With the learning rate that the file has for the pattern, if it has rates."""
+        rate = file.rate(self._pattern(file))
+        if rate is None:
+            return config
+        return dataclasses.replace(config, train=dataclasses.replace(config.train, learning_rate=rate))
 
     def _task(self, file: ConfigFile) -> str:
-        task = self.task or file.task
-        if task is None:
+        given = self.task or file.task
+        if given is None:
             raise SettingError(f"expected a task, {', '.join(TASKS)}, or --config with a file that names one.")
-        if task not in TASKS:
-            raise SettingError(f"unknown task '{task}': expected {', '.join(TASKS)}.{closest(task, TASKS)}")
+        task, _ = split_spelling(given)
         if file.task not in (None, task):
             raise SettingError(f"{file.path} has settings of the task {file.task}: expected that task, got {task}.")
         return task

@@ -26,6 +26,7 @@ from resolvent.studies.engines import engine_of
 from resolvent.studies.grid import Cell
 from resolvent.studies.page import page
 from resolvent.studies.registry import STUDIES
+from resolvent.studies.results import figure_name
 from resolvent.studies.study import Option, Selection, Study, StudyPlan, StudyReport
 from resolvent.train.record import Record, write_records
 
@@ -84,12 +85,20 @@ _SEEDS = Annotated[
 _FIRST = Annotated[
     int | None, typer.Option(help="First of the consecutive seeds.  \\[default: the study's or preset's]")
 ]
+_RATES = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Learning rates by structure, as 'resolvent tune' writes them.  \\[default: the preset's]"
+    ),
+]
+_FINISHED = Annotated[bool, typer.Option("--finished", help="Train nothing: report the runs that are finished.")]
 _OUT = Annotated[Path | None, typer.Option(help="Folder of runs and reports.  \\[default: in out/, by preset]")]
 _SPECIAL: dict[Option, tuple[object, object]] = {  # annotation and default
     "corpus": (_CORPUS, Parameter.empty),
     "quick": (_QUICK, False),
     "rules": (_RULES, None),
     "first_seed": (_FIRST, None),
+    "rates": (_RATES, None),
     "tasks": (_TASKS, None),
     "times": (_TIMES, None),
     "ropes": (_ROPES, None),
@@ -101,13 +110,15 @@ _SPECIAL: dict[Option, tuple[object, object]] = {  # annotation and default
 def _command(each: Study) -> Callable[..., None]:
     """The command of a study, with the options it takes."""
 
-    def command(*, jobs: int | None, on: str, as_json: bool, quick: bool = False, **options: Any) -> None:
+    def command(
+        *, jobs: int | None, on: str, as_json: bool, only_finished: bool, quick: bool = False, **options: Any
+    ) -> None:
         if quick and options["preset"] not in (None, "quick"):
             raise SettingError(f"expected --quick or --preset, got --quick and --preset {options['preset']}.")
         options["preset"] = "quick" if quick else options["preset"]
         options["changes"] = options["changes"] or ()
         plan = each.plan(Selection(**options))
-        records = _run(plan.cells, jobs, on)
+        records = _finished(plan) if only_finished else _run(plan.cells, jobs, on)
         if plan.measure is not None:
             with progress("measuring", plan.measurements) as advance:
                 records = plan.measure(advance)
@@ -123,7 +134,7 @@ def _signature(each: Study) -> Signature:
     options: dict[str, tuple[object, object]] = {name: _SPECIAL[name] for name in each.options}
     options |= {"preset": (preset, None), "structures": (Structures, None), "seeds": (_SEEDS, None)}
     options |= {"jobs": (Jobs, None), "on": (On, "local"), "out": (_OUT, None), "changes": (Changes, None)}
-    options |= {"as_json": (AsJson, False)}
+    options |= {"only_finished": (_FINISHED, False), "as_json": (AsJson, False)}
     return Signature([
         Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
         for name, (annotation, default) in options.items()
@@ -137,6 +148,13 @@ for _each in STUDIES.values():
 def _run(cells: Sequence[Cell], jobs: int | None, on: str) -> list[Record]:
     with GridDisplay(len(cells)) as display:
         return grid.run(cells, jobs, display.show, lambda: engine_of(on))
+
+
+def _finished(plan: StudyPlan) -> list[Record]:
+    records = [record for cell in plan.cells if (record := cell.record()) is not None]
+    if not records:
+        raise SettingError(f"no run of the study is finished in {plan.folder}: leave out --finished to train them.")
+    return records
 
 
 def _publish(each: Study, plan: StudyPlan, records: Sequence[Record], *, as_json: bool) -> None:
@@ -173,9 +191,8 @@ def _write(each: Study, plan: StudyPlan, report: StudyReport, records: Sequence[
     write_text(folder / each.page, page(report, title))
     write_records(records, folder / f"{each.name}-{plan.preset}.jsonl")
     render.write_csv(report, folder / f"{each.name}.csv")
-    for figure in report.figures:
-        if figure.published:
-            save(figure.draw(), folder / f"{each.name}.png")
+    for number, figure in enumerate(figure for figure in report.figures if figure.published):
+        save(figure.draw(), folder / f"{figure_name(each.name, number)}.png")
 
 
 @study.command("factors")

@@ -37,7 +37,11 @@ Changes = Annotated[
 def train_model(
     task: Annotated[
         str | None,
-        typer.Argument(metavar="TASK", help="copy, recall, multihop, or text with --corpus; may stand in --config."),
+        typer.Argument(
+            metavar="TASK",
+            help="copy, recall, multihop, markov, or text with --corpus; settings may follow, as in markov:k=8; "
+            "optional if --config names it.",
+        ),
     ] = None,
     *,
     config_file: Annotated[
@@ -45,7 +49,7 @@ def train_model(
         typer.Option(
             "--config",
             metavar="FILE",
-            help="TOML file of settings, such as the config.toml of a run; options stand over it.",
+            help="TOML file of settings, such as the config.toml of a run; options override it.",
         ),
     ] = None,
     patterns: Annotated[
@@ -62,8 +66,9 @@ def train_model(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Initial settings. Tasks: smoke, small \\[default], large, paper. Text: quick \\[default], laptop, "
-            "gpt2-125m, -355m, -775m (the paper's to the letter), recommended-125m, -355m, -775m."
+            help="Initial settings. Tasks: smoke, small \\[default], large, paper; markov: those of 'study "
+            "incontext'. Text: quick \\[default], laptop, gpt2-125m, -355m, -775m (the paper's to the letter), "
+            "recommended-125m, -355m, -775m."
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed for weights and data.  \\[default: 0]")] = None,
@@ -83,7 +88,7 @@ def train_model(
     changes: Changes = None,
     track: Annotated[
         list[str] | None,
-        typer.Option(help="Also hand metrics to tensorboard, trackio or wandb, if installed (repeatable)."),
+        typer.Option(help="Also log metrics to tensorboard, trackio or wandb, if installed (repeatable)."),
     ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", help="Train even if it takes more than a day, or more memory than is free.")

@@ -94,7 +94,10 @@ class Feedback(nn.Module):
         gate = None if self.gate is None else self.gate(hidden)
         scores = Scores(a if self.pattern.needs("gate").a else None, b, gate)
         if layer is not None:
-            cache = layer.opened(partial(self._make_cache, values, a[0].shape[1]), len(values))
+            heads = a[0].shape[1]
+            signature = f"{self.pattern} ({heads} heads of {self.head_dim}, {self.kv_heads} of keys)"
+            cache = layer.opened(partial(self._make_cache, values, heads), signature, len(values))
+            layer.check_room(int((cache.positions - (layout.start or 0)).max(initial=0)) + values.shape[2])
             y = rv.extend(values, self.pattern, cache, *scores, scale=scale, start=layout.start)
             layer.columns += values.shape[2]
         elif layout.cu_seqlens is None:
@@ -122,8 +125,8 @@ def _end_to_end(pair: QueriesAndKeys | None) -> QueriesAndKeys | None:
     return None if pair is None else (_fold(pair[0]), _fold(pair[1]))
 
 
-def _layer(cache: CacheOfLayers | None, index: int) -> MixerCacheLayer | None:
-    return None if cache is None else layer_of(cache, index)
+def _layer(cache: CacheOfLayers | None, index: int, count: int) -> MixerCacheLayer | None:
+    return None if cache is None else layer_of(cache, index, count)
 
 
 @final
@@ -145,7 +148,8 @@ class GPT2Mixing(GPT2Attention):
     ) -> tuple[Tensor, None]:  # fmt: skip
         split = self.c_attn(hidden_states).split(self.embed_dim, dim=2)
         queries, keys, values = (t.unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for t in split)
-        b, layer = self.feedback.pair(hidden_states), _layer(past_key_values, self.layer_idx)
+        layer = _layer(past_key_values, self.layer_idx, self.config.num_hidden_layers)
+        b = self.feedback.pair(hidden_states)
         mixed = self.feedback.mix(
             hidden_states, (queries, keys), b, values, layer, layout or BatchLayout(), self.scaling
         )
@@ -175,6 +179,6 @@ class LlamaMixing(LlamaAttention):
         a = apply_rotary_pos_emb(queries, keys, *position_embeddings)
         b = self.feedback.pair(hidden_states)
         b = None if b is None else apply_rotary_pos_emb(*b, *position_embeddings)
-        layer = _layer(past_key_values, self.layer_idx)
+        layer = _layer(past_key_values, self.layer_idx, self.config.num_hidden_layers)
         mixed = self.feedback.mix(hidden_states, a, b, values, layer, layout or BatchLayout(), self.scaling)
         return self.o_proj(mixed), None

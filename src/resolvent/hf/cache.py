@@ -31,16 +31,33 @@ class MixerCacheLayer(CacheLayerMixin):
         super().__init__()
         self.max_tokens = max_cache_len
         self.cache: Cache | None = None
+        self.signature: object = None  # of what the cache is made of, by the layer that made it
         self.columns = 0  # of token ids that were seen, padding included: what transformers counts
 
-    def opened(self, make: Callable[[int | None], Cache], batch: int) -> Cache:
-        """The cache, made now if there is none: `make` takes the number of tokens that it is for."""
+    def opened(self, make: Callable[[int | None], Cache], signature: object, batch: int) -> Cache:
+        """The cache, made now if there is none: `make` takes the number of tokens that it is for.
+
+        One that was made for a layer with another signature raises an error.
+        """
         if self.cache is None:
-            self.cache = make(self.max_tokens)
+            self.cache, self.signature = make(self.max_tokens), signature
             self.is_initialized = True
+        if self.signature != signature:
+            raise ValueError(
+                f"expected a cache of this model, made of {signature}, got one made of {self.signature}: make a new "
+                "one with DynamicCache(config=model.config), or call its reset()."
+            )
         if self.cache.batch != batch:
             raise ValueError(f"expected a cache of {batch} sequences, got one of {self.cache.batch}.")
         return self.cache
+
+    def check_room(self, tokens: int) -> None:
+        """Raise an error unless each row may come to hold so many tokens."""
+        if self.max_tokens is not None and tokens > self.max_tokens:
+            raise ValueError(
+                f"this cache was made for max_cache_len={self.max_tokens:,} tokens, got {tokens:,}: make it with a "
+                "larger max_cache_len, or as DynamicCache(config=model.config), which grows."
+            )
 
     @property
     def nbytes(self) -> int:
@@ -94,7 +111,7 @@ class MixerCacheLayer(CacheLayerMixin):
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         other = type(self)(self.max_tokens)
         other.cache = None if self.cache is None else self.cache.clone()
-        other.columns, other.is_initialized = self.columns, self.is_initialized
+        other.signature, other.columns, other.is_initialized = self.signature, self.columns, self.is_initialized
         return other
 
     def __repr__(self) -> str:
@@ -122,14 +139,15 @@ for _layer in (MixerCacheLayer, AttentionCacheLayer):
     STATIC_LAYER_TYPE_MAPPING[_layer._layer_type] = _layer
 
 
-def layer_of(cache: CacheOfLayers, index: int) -> MixerCacheLayer:
-    """The layer of a cache that a caller holds, or an error that says which cache to make."""
+def layer_of(cache: CacheOfLayers, index: int, count: int) -> MixerCacheLayer:
+    """The layer of a cache that a caller holds, or an error that says which cache to make: it has `count` layers."""
     layers = getattr(cache, "layers", [])
     layer = layers[index] if index < len(layers) else None
-    if not isinstance(layer, MixerCacheLayer):
+    if not isinstance(layer, MixerCacheLayer) or len(layers) != count:
+        lacking = f"without a cache of the pattern in layer {index}"
+        reason = f"of {len(layers)} layers" if len(layers) > count else lacking
         raise ValueError(
-            f"expected a cache that was made for this model, got {type(cache).__name__} without a cache of the pattern "
-            f"in layer {index}: make it with DynamicCache(config=model.config), or StaticCache(config=model.config, "
-            "max_cache_len=…)."
+            f"expected a cache that was made for this model of {count} layers, got {type(cache).__name__} {reason}: "
+            "make it with DynamicCache(config=model.config), or StaticCache(config=model.config, max_cache_len=…)."
         )
     return layer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, NoReturn, Self
 
 from transformers import PreTrainedModel
 
@@ -45,6 +45,13 @@ class FolderModel(PreTrainedModel):
         names = sorted(self.auto_classes.values())
         text = _STUB.format(names=", ".join(names), quoted=", ".join(f'"{name}"' for name in names))
         write_text(Path(save_directory) / f"{_MODULE}.py", text)
+
+    def init_continuous_batching(self, *_: object, **__: object) -> NoReturn:
+        """What `generate_batch` starts with: pages of keys and values, which mixers do not have."""
+        raise NotImplementedError(
+            "continuous batching keeps pages of keys and values, which mixers do not have: expected generate(), which "
+            "takes batches padded on the left."
+        )
 
     @classmethod
     def register_for_auto_class(cls, auto_class: str = "AutoModel") -> None:

@@ -47,11 +47,30 @@ def check_positions(position_ids: Tensor | None, layout: BatchLayout, n: int, be
     starts = np.zeros(len(before), dtype=np.int64) if layout.start is None else np.array(layout.start)
     expected = np.arange(n) + (before - starts)[:, None]
     given = np.broadcast_to(position_ids.detach().cpu().numpy()[:, -n:], expected.shape)
-    padding = np.arange(n) < starts[:, None]
-    if layout.fits_cache and ((given != expected) & ~padding).any():
+    wrong = ((given != expected) & (np.arange(n) >= starts[:, None])).any(1)
+    if layout.fits_cache and wrong.any():
+        row = int(wrong.argmax())
+        shown = [numbers[row, starts[row] :][:4].tolist() for numbers in (expected, given)]
         raise ValueError(
-            "positions count from the start of each sequence: expected position_ids such as "
-            f"{expected[0, :4].tolist()} …, got {given[0, :4].tolist()} …; leave them out, or give an attention_mask."
+            f"positions count from the start of each sequence: expected position_ids such as {shown[0]} … in row "
+            f"{row}, got {shown[1]} …; leave them out, give an attention_mask, and tokens that the cache has not seen. "
+            "A prompt without any token, which is all padding, cannot be continued: begin it with one."
+        )
+
+
+def check_past(mask: Tensor | None, seen: int, before: Integers) -> None:
+    """A mask has as many tokens in the `seen` columns of a cache as the cache has: `before` in each row.
+
+    A cache that was filled under another mask would give other logits than all tokens without a cache.
+    """
+    if mask is None or not seen or torch.compiler.is_compiling():
+        return
+    counted = (mask[:, :seen] != 0).sum(1).cpu().numpy()
+    if (counted != before).any():
+        row = int((counted != before).argmax())
+        raise ValueError(
+            f"expected an attention_mask of the {before[row]} tokens that the cache has seen in row {row}, got one of "
+            f"{counted[row]} in its first {seen} columns: give the same mask when the cache is filled."
         )
 
 

@@ -20,7 +20,7 @@ from resolvent.coefficients import Positions, positions_of
 from resolvent.hf.cache import MixerCacheLayer, layer_of
 from resolvent.hf.config import ResolventConfig
 from resolvent.hf.folders import FolderModel
-from resolvent.hf.layout import BatchLayout, check_positions, layout_of
+from resolvent.hf.layout import BatchLayout, check_past, check_positions, layout_of
 from resolvent.model import LanguageModel
 from resolvent.model.fused import next_logits
 from resolvent.model.language_model import Block
@@ -117,7 +117,7 @@ class ResolventModel(ResolventPreTrainedModel):
         hidden = self.stack.at(dropout(x, self.config.dropout, self.training), call.positions, call.caches)
         for layer in call.layers:
             layer.columns += n
-        return BaseModelOutputWithPast(hidden.reshape(batch, n, -1), past_key_values=call.cache)
+        return BaseModelOutputWithPast(hidden.reshape(inputs_embeds.shape), past_key_values=call.cache)
 
     def prepare(
         self,
@@ -132,15 +132,18 @@ class ResolventModel(ResolventPreTrainedModel):
         (batch, n), seen = x.shape[:2], 0 if past_key_values is None else past_key_values.get_seq_length()
         layout = layout_of((batch, n), attention_mask, position_ids, cu_seqlens, seen)
         cache = self._cache_for(past_key_values, use_cache, layout)
-        layers = [] if cache is None else [layer_of(cache, i) for i in range(self.config.layers)]
+        count = self.config.layers
+        layers = [] if cache is None else [layer_of(cache, i, count) for i in range(count)]
         caches = self._open(layers, batch, x.device) if layers else None
         before = np.zeros(batch, dtype=np.int64) if caches is None else caches.positions
+        check_past(attention_mask, seen, before)
         check_positions(position_ids, layout, n, before)
         if layout.cu_seqlens is None:
             positions = positions_of(batch, n, x.device, None, layout.start, before)
         else:
             positions = positions_of(1, batch * n, x.device, layout.cu_seqlens)
         if caches is not None:
+            layers[0].check_room(positions.longest)
             caches.reserve(positions.longest)  # in all layers, or an error before anything is written
         return PreparedCall(layout, positions, cache, layers, caches)
 
@@ -160,9 +163,11 @@ class ResolventModel(ResolventPreTrainedModel):
 
     def _open(self, layers: list[MixerCacheLayer], batch: int, device: torch.device) -> Caches:
         """The caches of all layers as the one of a `LanguageModel`."""
-        makers = [partial(mixer.make_cache, batch, device=device) for mixer in self.stack.mixers]
-        pairs = enumerate(zip(layers, makers, strict=True))
-        return Caches({str(i): layer.opened(make, batch) for i, (layer, make) in pairs})
+        pairs = enumerate(zip(layers, self.stack.mixers, strict=True))
+        return Caches({
+            str(i): layer.opened(partial(mixer.make_cache, batch, device=device), mixer.cache_signature, batch)
+            for i, (layer, mixer) in pairs
+        })  # fmt: skip
 
 
 @final

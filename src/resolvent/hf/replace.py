@@ -19,11 +19,12 @@ from transformers import (
     LlamaForCausalLM,
     PreTrainedModel,
 )
+from transformers import Cache as CacheOfLayers
 
 from resolvent.hf.attention import GPT2Mixing, LlamaMixing
 from resolvent.hf.cache import AttentionCacheLayer, MixerCacheLayer
 from resolvent.hf.folders import FolderModel
-from resolvent.hf.layout import layout_of
+from resolvent.hf.layout import check_past, layout_of
 from resolvent.patterns import PatternLike, as_pattern
 
 Patterns = list[str | None]
@@ -88,6 +89,7 @@ class ReplacedModel(FolderModel):
 
     def __init__(self, config: ReplacedGPT2Config | ReplacedLlamaConfig) -> None:
         super().__init__(config)
+        self.loss_type = "ForCausalLM"  # transformers takes it from the name of the class, and warns of GPT-2's
         for index, pattern in enumerate(config.patterns):
             if pattern is not None:
                 layer = self.mixing(config, layer_idx=index)
@@ -219,15 +221,38 @@ def _add_layout(
     seen = 0 if cache is None else int(cache.get_seq_length())  # type: ignore[attr-defined]
     mask, position_ids, ends = (named.get(name) for name in ("attention_mask", "position_ids", "cu_seq_lens_q"))
     layout = layout_of(tuple(x.shape[:2]), mask, position_ids, ends, seen)  # type: ignore[arg-type,attr-defined]
+    if seen:
+        _check_past(cache, mask, position_ids, seen)  # type: ignore[arg-type]
     wanted = named.get("use_cache")
     if (cache is not None or wanted) and not layout.fits_cache:
         raise ValueError(
             "a cache goes on from the last column: expected padding on the left and no packed sequences, or "
             "use_cache=False."
         )
+    if module.training and module.gradient_checkpointing:  # then transformers gives no cache to the layers
+        if cache is not None:
+            raise ValueError(
+                "with gradient checkpointing, layers compute twice and have no cache: expected model.eval() before "
+                "generating, or use_cache=False."
+            )
+        wanted = False
     if wanted is None:
         wanted = cache is not None or (module.config.use_cache and layout.fits_cache and not torch.is_grad_enabled())  # type: ignore[union-attr]
     return (), named | {"layout": layout, "use_cache": wanted}
+
+
+def _check_past(cache: CacheOfLayers, mask: Tensor | None, position_ids: Tensor | None, seen: int) -> None:
+    """A cache goes on with tokens that it has not seen. Positions may have gaps here, as the original's may."""
+    mixers = [layer for layer in getattr(cache, "layers", ()) if isinstance(layer, MixerCacheLayer)]
+    if not mixers or mixers[0].cache is None:
+        return  # whoever uses it says what is wrong
+    before = mixers[0].cache.positions
+    check_past(mask, seen, before)
+    if position_ids is not None and (position_ids[:, -1].cpu().numpy() < before).any():
+        raise ValueError(
+            f"the cache has seen positions up to {before.max() - 1}: expected position_ids from there on, got some up "
+            f"to {int(position_ids.max())}; give tokens that the cache has not seen, or a new one."
+        )
 
 
 for _model in (ReplacedGPT2LMHeadModel, ReplacedLlamaForCausalLM):

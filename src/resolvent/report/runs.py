@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from resolvent.errors import shortened
-from resolvent.train.record import TextEvaluation
+from resolvent.train.evaluations import TextEvaluation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _INK = "#1b1f24"
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _MOST_COLORS = 10
+_WORDS = ("task", "state")  # columns of single words
 
 
 def list_table(runs: Sequence[Run], now: float) -> Table:
@@ -100,7 +101,7 @@ def size(nbytes: int) -> str:
 def _table(*texts: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in texts:
-        table.add_column(escape(name), overflow="fold", min_width=min(len(name), 11))
+        table.add_column(escape(name), overflow="fold", min_width=min(len(name), 11), no_wrap=name in _WORDS)
     return table
 
 

@@ -99,6 +99,11 @@ def folder_of(parent: Path, structure: str) -> Path:
     return parent / readable
 
 
+def finished(cells: Sequence[Cell]) -> list[Cell]:
+    """Those that have a record."""
+    return [cell for cell in cells if cell.record() is not None]
+
+
 def run(
     cells: Sequence[Cell], jobs: int | None = None, on_progress: OnGridProgress = lambda *_: None,
     engine: Callable[[], Engine] = LocalEngine,

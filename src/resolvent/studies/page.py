@@ -9,7 +9,8 @@ from resolvent.notebook import inline_png
 from resolvent.studies.grade import Grade
 from resolvent.studies.study import Claims, StudyFigure, StudyReport, TextTable
 
-COLORS = ("#3d5a80", "#98a9c2", "#c8553d", "#e0a458", "#2a9d8f", "#7b2d8b", "#b58bc4", "#588157", "#a3b18a")
+COLORS = ("#3d5a80", "#98a9c2", "#c8553d", "#e0a458", "#2a9d8f", "#7b2d8b", "#b58bc4", "#588157", "#a3b18a", "#d81b60",
+          "#f48fb1", "#00838f", "#4dd0e1", "#6d4c41", "#a1887f")  # fmt: skip
 _GRADES: dict[Grade, str] = {
     "supported": "#2a7d4f",
     "contradicted": "#b3261e",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from resolvent.studies.dimension import DIMENSION
+from resolvent.studies.incontext.study import INCONTEXT
+from resolvent.studies.language.ladder import LADDER
 from resolvent.studies.language.study import LENGTH, MAMBA, NORMALIZATION, PARETO, SHARING
 from resolvent.studies.study import Study
 from resolvent.studies.table1.study import TABLE1
 
 STUDIES: dict[str, Study] = {
-    study.name: study for study in (TABLE1, DIMENSION, PARETO, MAMBA, SHARING, NORMALIZATION, LENGTH)
+    study.name: study
+    for study in (TABLE1, DIMENSION, PARETO, MAMBA, SHARING, NORMALIZATION, LENGTH, INCONTEXT, LADDER)
 }  # fmt: skip

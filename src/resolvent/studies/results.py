@@ -33,13 +33,18 @@ def regenerate(document: str, folder: Path) -> tuple[str, dict[str, Figure]]:
     """The document with what stands between its marks made from the records in the folder; and the figures it shows.
 
     A mark names a file of records, `<!-- records: table1-small -->` … `<!-- end -->`, and of benchmarks a section of
-    them, `<!-- records: bench-two-cores generate -->`. What publishes a figure shows it as `figures/NAME.png`.
+    them, `<!-- records: bench-two-cores generate -->`. What publishes a figure shows it as `figures/NAME.png`, a
+    second one as `figures/NAME-2.png`.
     """
     marks = list(dict.fromkeys((match[2], match[3] or "") for match in _MARKED.finditer(document)))
     if not marks:
         raise SettingError("expected marks '<!-- records: NAME -->' and '<!-- end -->' in the document, got none.")
     made = {(name, section): _made(name, section, folder) for name, section in marks}
-    figures = {name: figure for (name, _), each in made.items() for figure in each.figures}
+    figures = {
+        figure_name(name, number): figure
+        for (name, _), each in made.items()
+        for number, figure in enumerate(each.figures)
+    }
     text = _MARKED.sub(lambda match: match[1] + made[match[2], match[3] or ""].text + match[4], document)
     return text, figures
 
@@ -58,7 +63,7 @@ def _made(name: str, section: str, folder: Path) -> Marked:
         raise SettingError(f"records of studies have no sections: expected '{name}' alone, got '{name} {section}'.")
     report = STUDIES[kind].report(read_records(path))
     published = [figure for figure in report.figures if figure.published]
-    shown = "".join(_picture(figure.title, name) for figure in published)
+    shown = "".join(_picture(figure.title, figure_name(name, number)) for number, figure in enumerate(published))
     return Marked(shown + markdown(report), tuple(figure.draw() for figure in published))
 
 
@@ -67,6 +72,11 @@ def _of_benchmarks(name: str, section: str, path: Path) -> Marked:
     if section == sections.FIGURE:
         return Marked(_picture(sections.FIGURE_TITLE, name), (sections.figure(records),))
     return Marked(sections.section(records, section))
+
+
+def figure_name(name: str, number: int) -> str:
+    """The file of a published figure, without its ending; the first has the name of the records."""
+    return name if number == 0 else f"{name}-{number + 1}"
 
 
 def _picture(title: str, name: str) -> str:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Number = float | int | str
-Option = Literal["corpus", "quick", "rules", "first_seed", "tasks", "times", "ropes", "evaluated_ropes", "tokens"]
+Option = Literal[
+    "corpus", "quick", "rules", "first_seed", "rates", "tasks", "times", "ropes", "evaluated_ropes", "tokens"
+]
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class Selection:
     tasks: Sequence[str] | None = None
     seeds: int | None = None
     first_seed: int | None = None
+    rates: Path | None = None
     times: Sequence[int] | None = None
     ropes: Sequence[str] | None = None
     evaluated_ropes: Sequence[str] | None = None
@@ -102,19 +105,22 @@ class Selection:
     out: Path | None = None
 
 
+Measure = Callable[[Callable[[], None]], list[Record]]
+
+
 @dataclass(frozen=True)
 class StudyPlan:
     """The runs of a study, and the folder of its reports; the preset says how large it is.
 
     measure  what is measured of the finished runs, if anything, in so many `measurements`: it calls its argument after
-             each, and returns the records
+             each, and returns the records of those that are finished
     """
 
     preset: str
     about: str
     folder: Path
     cells: list[Cell]
-    measure: Callable[[Callable[[], None]], list[Record]] | None = None
+    measure: Measure | None = None
     measurements: int = 0
 
 

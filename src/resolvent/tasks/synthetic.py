@@ -30,6 +30,7 @@ class Synthetic(Task):
     """
 
     measure = "accuracy"
+    evaluated_on = "answers"
     shortcut: ClassVar[str]
 
     vocab_size: int = field(default=8192, kw_only=True)
@@ -58,7 +59,7 @@ class Synthetic(Task):
 
     def batch(self, seed: int, index: int, count: int, *, divisor: int = 1, size: int | None = None) -> Batch:
         """Batch number `index` of a stream: the same for the same numbers, whoever asks, and in whatever order."""
-        rng = np.random.Generator(np.random.Philox(key=np.array([seed & (2**64 - 1), index], dtype=np.uint64)))
+        rng = stream(seed, index)
         least, most = self.sizes(divisor)
         drawn = int(rng.integers(least, most + 1))
         return self.make(rng, count, drawn if size is None else size)
@@ -96,6 +97,11 @@ class Synthetic(Task):
             for row in (0, 1):
                 lines.append("".join(pair[row].rjust(width) for pair in cells[begin : begin + 16]).rstrip())
         return "\n".join(lines)
+
+
+def stream(seed: int, index: int) -> np.random.Generator:
+    """All that is random about batch number `index` of a stream."""
+    return np.random.Generator(np.random.Philox(key=np.array([seed & (2**64 - 1), index], dtype=np.uint64)))
 
 
 def chance_of_commonest(counts: Mapping[int, int], target: int) -> float:

@@ -14,6 +14,7 @@ from resolvent.errors import closest
 from resolvent.fields import check_types
 
 Measure = Literal["accuracy", "perplexity"]
+EvaluatedOn = Literal["answers", "text", "documents"]
 
 
 T = TypeVar("T", bound="Task")
@@ -27,12 +28,14 @@ class TaskError(ValueError):
 class Task(ABC):
     """Something to learn. All that is random about a batch follows from (seed, index).
 
-    name     what settings and commands call it
-    measure  what models are measured by on held-out batches
+    name          what settings and commands call it
+    measure       what models are measured by on held-out batches
+    evaluated_on  which kind of evaluation that is: of answers, of a text, or of documents beside readers of theirs
     """
 
     name: ClassVar[str]
     measure: ClassVar[Measure]
+    evaluated_on: ClassVar[EvaluatedOn]
 
     vocab_size: int = field(default=0, kw_only=True)  # 0: not known before the task is prepared
 

@@ -12,7 +12,7 @@ from typing import Self, final
 
 from resolvent.batch import Batch
 from resolvent.tasks.task import Task, TaskError
-from resolvent.text import TOKENIZERS, Corpus, FileTokenizer, TextBatches, TextError, Windows
+from resolvent.text import TOKENIZERS, Corpus, FileTokenizer, LastTargets, TextBatches, TextError, Windows
 
 TRAIN, HELD_OUT = "train", "validation"
 
@@ -32,6 +32,7 @@ class Text(Task):
 
     name = "text"
     measure = "perplexity"
+    evaluated_on = "text"
 
     corpus: str
     context: int = 256
@@ -74,6 +75,10 @@ class Text(Task):
     def windows(self, batch: int, split: str = HELD_OUT, stride: int | None = None) -> Windows:
         """A split in order, for evaluation."""
         return Windows(self.opened.split(split), self.context, batch, stride)
+
+    def last_targets(self, context: int, batch: int, scored: int) -> LastTargets:
+        """Held-out text in windows of another length, up to this one's, that end at the same targets."""
+        return LastTargets(self.opened.split(HELD_OUT), context, self.context, batch, scored=scored)
 
     def save_files(self, folder: Path) -> None:
         """A tokenizer that came in a file."""

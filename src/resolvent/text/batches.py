@@ -142,6 +142,54 @@ class Windows:
         return Batch(tokens, targets)
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class LastTargets:
+    """Windows that end at the same tokens whatever their length: how much does a longer context help?
+
+    They end `step` positions apart, the first after `longest` of them. Only the last `scored` targets of each count, so
+    that these have all of the context before them, or up to scored - 1 tokens less.
+    """
+
+    tokens: TokenSequence
+    context: int
+    longest: int
+    batch: int = 1
+    step: int = 64
+    scored: int = 8
+
+    def __post_init__(self) -> None:
+        _require(self.tokens, context=self.context, longest=self.longest, batch=self.batch, step=self.step,
+                 scored=self.scored)  # fmt: skip
+        if not self.scored <= self.context <= self.longest < len(self.tokens):
+            raise TextError(
+                f"expected scored ≤ context ≤ longest < {len(self.tokens):,} tokens, got {self.scored}, "
+                f"{self.context:,} and {self.longest:,}. Use a shorter context, or a longer text."
+            )
+
+    @property
+    def windows(self) -> int:
+        return 1 + (len(self.tokens) - 1 - self.longest) // self.step
+
+    def __len__(self) -> int:
+        """Number of batches; the last one may have fewer rows."""
+        return -(-self.windows // self.batch)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(self.make, range(len(self)))
+
+    def make(self, index: int) -> Batch:
+        """Batch `index`, from 0 to len(self) - 1."""
+        if not is_integer(index) or not 0 <= index < len(self):
+            raise TextError(f"expected a batch index from 0 to {len(self) - 1:,}, got {index!r}.")
+        numbers = range(index * self.batch, min((index + 1) * self.batch, self.windows))
+        rows = [self.tokens[end - self.context : end + 1] for end in (self.longest + n * self.step for n in numbers)]
+        windows = np.stack(rows).astype(np.int64)
+        targets: Tokens = np.full((len(rows), self.context), IGNORED, dtype=np.int64)
+        targets[:, -self.scored :] = windows[:, -self.scored :]
+        return Batch(windows[:, :-1], targets)
+
+
 def _require(tokens: TokenSequence, **sizes: int) -> None:
     if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
         raise TextError(f"expected a 1-D array of token ids, got shape {tokens.shape} of {tokens.dtype}.")

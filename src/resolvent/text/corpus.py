@@ -12,6 +12,7 @@ from typing import final
 import numpy as np
 
 from resolvent.errors import closest, shortened
+from resolvent.text.fetch import fingerprint
 from resolvent.text.files import TextError, sha256_of
 from resolvent.text.ids import Ids, token_dtype
 from resolvent.text.info import FORMAT, SPLIT_RULES, VERSION, CorpusInfo, JsonObject, SplitCounts
@@ -65,6 +66,11 @@ class Corpus:
         return {name: split.counts for name, split in self.info.splits.items()}
 
     @property
+    def fingerprint(self) -> str:
+        """A sha256 of the names and contents of the texts: two corpora of the same texts have the same one."""
+        return fingerprint({source.name: source.sha256 for source in self.info.plan.sources})
+
+    @property
     def tokenizer(self) -> str:
         """The name of the tokenizer."""
         return self.info.tokenizer.name
@@ -90,12 +96,14 @@ class Corpus:
         return np.memmap(self.folder / f"{name}.bin", token_dtype(self.vocab_size), "r")
 
     def to_dict(self) -> dict[str, object]:
-        """The folder and the content of `corpus.json`."""
-        return {"folder": str(self.folder), **self.info.to_dict()}
+        """The folder, the fingerprint of the texts, and the content of `corpus.json`."""
+        return {"folder": str(self.folder), "fingerprint": self.fingerprint, **self.info.to_dict()}
 
     def __str__(self) -> str:
         plan, files = self.info.plan, len(self.info.plan.sources)
-        sources = plan.settings.corpus or f"{files:,} file{'s' * (files != 1)}"
+        count = f"{files:,} file{'s' * (files != 1)}"
+        package = f"{plan.settings.package}, " if plan.settings.package else ""
+        sources = plan.settings.corpus or count
         lines = [
             f"{sources} as {self.tokenizer} tokens (vocabulary of {self.vocab_size:,}), {SPLIT_RULES[plan.rule]}",
             f"{'split':10} {'documents':>11} {'lines':>13} {'bytes':>16} {'tokens':>15} {'bytes/token':>12}",
@@ -103,6 +111,7 @@ class Corpus:
         for name, c in self.counts.items():
             ratio = f"{c.bytes / c.tokens:.2f}" if c.tokens else ""
             lines.append(f"{name:10} {c.documents:>11,} {c.lines:>13,} {c.bytes:>16,} {c.tokens:>15,} {ratio:>12}")
+        lines.append(f"texts: {package}{count}, fingerprint {self.fingerprint[:16]}")
         if self.info.replaced:
             lines.append(f"{self.info.replaced:,} characters were not valid UTF-8 and were replaced by U+FFFD")
         return "\n".join(lines)

@@ -20,6 +20,7 @@ SPLIT_RULES = {
     "kept": "splits as in the source",
     "tail": "held out: the end of each text",
     "files": "held out: files, by their hash",
+    "names": "held out: files, by the hash of their names",
     "documents": "held out: documents, by their hash",
 }
 _T = TypeVar("_T")
@@ -94,7 +95,9 @@ def _describe(value: object) -> str:
 @final
 @dataclass(frozen=True)
 class PrepareSettings:
-    """What was asked for. `package` is the requirement that a named corpus comes from, if any."""
+    """What was asked for. `package` is the requirement that a named corpus comes from, if any; `trained`, the
+    vocabulary of a tokenizer that was trained on these texts.
+    """
 
     corpus: str | None
     package: str | None
@@ -102,6 +105,7 @@ class PrepareSettings:
     field: str
     errors: str
     held_out: float
+    trained: int | None = None
 
     @classmethod
     def read(cls, content: JsonObject) -> Self:
@@ -112,6 +116,7 @@ class PrepareSettings:
             field=content.string("field"),
             errors=content.string("errors"),
             held_out=content.number("held_out"),
+            trained=content.integer("trained") if content.has("trained") else None,
         )
 
 

@@ -24,8 +24,9 @@ from resolvent.text.info import CorpusInfo, JsonObject, PreparePlan, PrepareProg
 from resolvent.text.reading import ReadOptions, pieces
 from resolvent.text.request import OnProgress, TextRequest, TextSources, fraction_done
 from resolvent.text.sources import Source, unchanged
-from resolvent.text.tokenizer import Tokenizer, tokenizer, tokenizer_info
-from resolvent.text.tokenizer_file import FileTokenizer
+from resolvent.text.tokenizer import TRAINED, Tokenizer, tokenizer, tokenizer_info, trained_size
+from resolvent.text.tokenizer_file import FILE, FileTokenizer
+from resolvent.text.train_tokenizer import check_size, train_on
 
 SAVE_INTERVAL = 2.0  # seconds of work that a kill may cost
 _PLAN, _PROGRESS = "plan.json", "progress.json"
@@ -49,10 +50,11 @@ def prepare(
     If interrupted, the same call resumes; if the corpus is complete, it is opened.
 
     Args:
-        sources: `"wikitext2"`, `"sotu"`, `"shakespeare"` or `"openwebtext"`, or files and folders. What a document is
-            and how documents are split: see `resolvent.text.sources`.
+        sources: `"wikitext2"`, `"sotu"`, `"shakespeare"`, `"openwebtext"` or `"python"`, or files and folders. What a
+            document is and how documents are split: see `resolvent.text.sources`.
         out: The folder of the corpus, new or empty.
-        tokenizer: `"gpt2"`, `"bytes"`, or the path of a `tokenizer.json`, of which the corpus keeps a copy.
+        tokenizer: `"gpt2"`, `"bytes"`, or the path of a `tokenizer.json`, of which the corpus keeps a copy; or
+            `"bpe:1024"`, a byte-level BPE of so many tokens that is trained on what is not held out.
         field: The field of jsonl records, or the column of parquet files, that holds the text.
         errors: `"strict"` raises an error for text that is not valid UTF-8; `"replace"` inserts U+FFFD and counts the
             replacements.
@@ -64,9 +66,12 @@ def prepare(
     if out.is_symlink() or not out.name.strip("."):
         out = out.resolve()
     texts = TextRequest.parse(sources, ReadOptions(field, errors), held_out)
-    request = _Request(texts, tokenizer, tokenizer_info(tokenizer))
+    size = trained_size(tokenizer)
+    if size is not None:
+        check_size(size)
+    given = _Request(texts, tokenizer, tokenizer_info(tokenizer)) if size is None else None
     if (out / SIDECAR).exists():
-        return _open_finished(out, request)
+        return _open_finished(out, given or _kept(out, texts, size))
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise TextError(f"{out} is not empty: expected a new or empty folder. Choose another --out.")
     files = texts.sources()
@@ -74,7 +79,8 @@ def prepare(
     partial.mkdir(parents=True, exist_ok=True)
     with locked(partial):
         if (out / SIDECAR).exists():  # written by another process in the meantime
-            return _open_finished(out, request)
+            return _open_finished(out, given or _kept(out, texts, size))
+        request = given or _trained(partial, texts, files, size, on_progress, on_message)
         plan = _load_plan(partial, request, files, on_progress, on_message)
         if not (partial / SIDECAR).exists():
             planned = [file.with_info(info) for file, info in zip(files, plan.sources, strict=True)]
@@ -95,11 +101,13 @@ class _Request:
     texts: TextRequest
     tokenizer: str | Path
     identity: TokenizerInfo
+    trained: int | None = None
 
     def settings(self) -> PrepareSettings:
         texts, options = self.texts, self.texts.options
         tokenizer = f"{self.identity.name}:{self.identity.hash}"
-        return PrepareSettings(texts.corpus, texts.package, tokenizer, options.field, options.errors, options.held_out)
+        return PrepareSettings(texts.corpus, texts.package, tokenizer, options.field, options.errors, options.held_out,
+                               self.trained)  # fmt: skip
 
     def differs(self, plan: PreparePlan) -> str | None:
         """How the settings of a plan differ from this request; None if they do not."""
@@ -116,11 +124,34 @@ class _Request:
         return None if tuple(s.info for s in surveyed) == plan.sources else "was prepared from other texts"
 
 
+def _kept(out: Path, texts: TextRequest, size: int | None) -> _Request:
+    """A request for a tokenizer that is trained, where it was trained before: it is kept with the corpus."""
+    info = Corpus.open(out).info
+    if info.plan.settings.trained != size:
+        raise TextError(
+            f"{out} was prepared with another tokenizer, {info.tokenizer.name}, not {TRAINED}{size}. Choose another "
+            "--out, or delete the folder to prepare it again."
+        )
+    return _Request(texts, out / FILE, tokenizer_info(out / FILE), size)
+
+
+def _trained(
+    partial: Path, texts: TextRequest, files: Sequence[Source], size: int | None, on_progress: OnProgress,
+    on_message: OnMessage,
+) -> _Request:  # fmt: skip
+    """A request with a tokenizer that is trained now. The same texts give the same one: what is there is resumed."""
+    assert size is not None
+    trained = train_on(texts, files, partial / FILE, size, on_progress)
+    if trained.vocab_size < size:
+        on_message(f"the text has no more pairs to merge: a vocabulary of {trained.vocab_size:,}, not {size:,} tokens.")
+    return _Request(texts, partial / FILE, tokenizer_info(partial / FILE), size)
+
+
 def _open_finished(out: Path, request: _Request) -> Corpus:
     """A finished corpus, if it is the one requested. A named corpus is not downloaded again to compare it."""
     corpus, since = Corpus.open(out), (out / SIDECAR).stat().st_mtime
     problem = request.differs(corpus.info.plan)
-    if problem is None and request.texts.corpus is None:
+    if problem is None and request.texts.is_local:
         problem = request.is_stale(corpus.info.plan, since, request.texts.sources(), lambda *_: None)
     if problem is not None:
         raise TextError(f"{out} {problem}. Choose another --out, or delete the folder to prepare it again.")

@@ -14,6 +14,8 @@ from resolvent.text.fetch import fetch
 from resolvent.text.files import TextError
 from resolvent.text.reading import ReadOptions
 from resolvent.text.sources import Source, find_sources, survey
+from resolvent.text.standard_library import NAME as PYTHON
+from resolvent.text.standard_library import release, standard_library
 
 OnProgress = Callable[[str, float], None]  # the current stage, and the fraction of it that is done
 TextSources = str | Path | Sequence[str | Path]
@@ -34,7 +36,7 @@ class TextRequest:
         sources = [given] if isinstance(given, str | Path) else list(given)
         if options.errors not in ("strict", "replace"):
             raise TextError(f"expected errors to be strict or replace, got '{options.errors}'.")
-        names = [*CORPORA, *HUB]
+        names = [*CORPORA, *HUB, PYTHON]
         named = [str(source) for source in sources if source in names]
         if named and len(sources) > 1:
             raise TextError(f"{named[0]} is prepared alone: expected its name only, or files and folders only.")
@@ -52,14 +54,23 @@ class TextRequest:
 
     @property
     def package(self) -> str | None:
-        """The requirement that a named corpus comes from, if any."""
+        """The requirement, or the release of Python, that a named corpus comes from, if any."""
+        if self.corpus == PYTHON:
+            return release()
         return CORPORA[self.corpus].requirement if self.corpus in CORPORA else None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the texts are files that somebody may have changed, and not a download."""
+        return self.corpus in (None, PYTHON)
 
     def sources(self) -> list[Source]:
         """The source files; those of a named corpus are downloaded first."""
         if self.corpus in HUB:
             name = HUB[self.corpus]
             return [Source(name, Path(), "hub", 0, 0.0, sha256=hub_revision(name))]
+        if self.corpus == PYTHON:
+            return standard_library()
         if self.corpus is not None:
             return find_sources([fetch(CORPORA[self.corpus], f"corpora/{self.corpus}")])
         return find_sources(self.paths)
@@ -73,7 +84,7 @@ class TextRequest:
             done += size
             on_progress("reading texts", done / total if total else 1.0)
 
-        return survey(files, self.options.held_out, count)
+        return survey(files, self.options.held_out, count, by_name=self.corpus == PYTHON)
 
 
 def fraction_done(sources: Sequence[Source]) -> Callable[[int, int], float]:

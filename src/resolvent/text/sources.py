@@ -13,6 +13,7 @@ Splits. The first rule that applies:
   next line end (or space, where none is near).
 - *files*: three or more text files: in the order of their sha256, the first share is test, the next is validation,
   at least one file each.
+- *names*: the standard library of Python: by the sha256 of a file's name, as documents are by theirs.
 - *documents*: anything else: the sha256 of a document's text, read as a number from 0 to 1, is below one share (test),
   below two (validation), or above (train). Equal documents belong to the same split.
 
@@ -88,23 +89,29 @@ def find_sources(paths: Sequence[Path]) -> list[Source]:
                     f"no texts in the folder {path}: expected files that end in {', '.join(_SUFFIXES)}. "
                     "Pass files with other names directly."
                 )
-            sources += [_source(file, f"{path.resolve().name}/{file.relative_to(path).as_posix()}") for file in files]
+            sources += [source_of(file, f"{path.resolve().name}/{file.relative_to(path).as_posix()}") for file in files]
         elif path.is_file():
-            sources.append(_source(path, path.name))
+            sources.append(source_of(path, path.name))
         else:
             raise TextError(f"there is no file or folder {path}.")
     return sources
 
 
-def survey(sources: Sequence[Source], held_out: float, on_bytes: Callable[[int], None]) -> tuple[list[Source], str]:
+def survey(
+    sources: Sequence[Source], held_out: float, on_bytes: Callable[[int], None], *, by_name: bool = False
+) -> tuple[list[Source], str]:
     """Read every source once for its size and hash; return the sources with their splits, and the rule that set them.
 
-    `on_bytes` is called with the number of bytes read, as they are stored.
+    `on_bytes` is called with the number of bytes read, as they are stored. If `by_name`, names alone decide on splits.
     """
     measured = []
     for source in sources:
         measured.append(_measure(source))
         on_bytes(source.stored)
+    if by_name:
+        digests = [hashlib.sha256(source.name.encode()).hexdigest() for source in measured]
+        splits = [split_of_hash(digest, held_out) for digest in digests]
+        return [dataclasses.replace(s, split=split) for s, split in zip(measured, splits, strict=True)], "names"
     return _assign_splits(measured, held_out)
 
 
@@ -205,7 +212,8 @@ def _sort_key(folder: Path) -> Callable[[Path], str]:
     return lambda path: path.relative_to(folder).as_posix()
 
 
-def _source(path: Path, name: str) -> Source:
+def source_of(path: Path, name: str) -> Source:
+    """A file, before it is read."""
     status = path.stat()
     return Source(name, path, _kind(path) or "txt", status.st_size, max(status.st_mtime, status.st_ctime))
 

@@ -119,6 +119,7 @@ class GPT2Tokenizer:
         return self._encoding.decode(checked(ids, self.name, self.vocab_size).tolist(), errors="replace")
 
 
+TRAINED = "bpe:"  # and its vocabulary: a tokenizer that is trained when texts are prepared
 TOKENIZERS: dict[str, type[ByteTokenizer] | type[GPT2Tokenizer]] = {"gpt2": GPT2Tokenizer, "bytes": ByteTokenizer}
 
 
@@ -131,6 +132,16 @@ def tokenizer_info(name: str | Path) -> TokenizerInfo:
     """What identifies a tokenizer, and its sizes; those with a name are not loaded."""
     kind = TOKENIZERS[str(name)] if name in TOKENIZERS else FileTokenizer(_path(name))
     return TokenizerInfo(kind.name, kind.hash, kind.vocab_size, kind.end_of_text)
+
+
+def trained_size(name: str | Path) -> int | None:
+    """The vocabulary of a tokenizer that is to be trained, such as `bpe:1024`; None for any other."""
+    size = str(name).removeprefix(TRAINED)
+    if size == str(name):
+        return None
+    if not size.isdecimal():
+        raise TextError(f"expected {TRAINED} and the tokens of the vocabulary, such as bpe:1024, got '{name}'.")
+    return int(size)
 
 
 def gpt2_files() -> Path:
@@ -157,9 +168,14 @@ def stored_tokenizer(name: str, *folders: Path) -> Tokenizer:
 def _path(name: str | Path) -> Path:
     """The path of a file; what looks like a mistyped name is not one."""
     path = Path(name)
+    if trained_size(name) is not None:
+        raise TextError(
+            f"'{name}' is trained when texts are prepared: expected {', '.join(TOKENIZERS)} or the path of a {FILE}, "
+            "such as the one that a prepared text keeps."
+        )
     if path.suffix != ".json" and not path.exists():
-        raise TextError(f"unknown tokenizer '{name}': expected {', '.join(TOKENIZERS)} or the path of a {FILE}."
-                        f"{closest(str(name), TOKENIZERS)}")  # fmt: skip
+        raise TextError(f"unknown tokenizer '{name}': expected {', '.join(TOKENIZERS)}, {TRAINED}TOKENS or the path of "
+                        f"a {FILE}.{closest(str(name), TOKENIZERS)}")  # fmt: skip
     return path
 
 

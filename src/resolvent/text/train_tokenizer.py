@@ -46,19 +46,30 @@ def train_tokenizer(
         held_out: The share of validation, and of test.
         on_progress: Called with the current stage and the fraction of it that is done.
     """
+    check_size(vocab_size)
+    texts = TextRequest.parse(sources, ReadOptions(field, errors), held_out)
+    return train_on(texts, texts.sources(), Path(out), vocab_size, on_progress)
+
+
+def check_size(vocab_size: int) -> None:
     if not LEAST_TOKENS <= vocab_size <= MOST_TOKENS:
         raise TextError(
             f"expected a vocabulary of {LEAST_TOKENS:,} (the 256 bytes and an end of text) to {MOST_TOKENS:,} tokens, "
             f"got {vocab_size:,}."
         )
-    texts = TextRequest.parse(sources, ReadOptions(field, errors), held_out)
+
+
+def train_on(
+    texts: TextRequest, files: Sequence[Source], out: Path, vocab_size: int, on_progress: OnProgress
+) -> FileTokenizer:
+    """Train on texts that were asked for, which these files hold."""
     for path in texts.paths:
         if (path / SIDECAR).exists():
             raise TextError(f"{path} is tokenized already: expected the texts that it was prepared from.")
-    surveyed, _ = texts.survey(texts.sources(), on_progress)
+    surveyed, _ = texts.survey(files, on_progress)
     training = _training_texts(surveyed, texts.options, on_progress)
     content = _train(training, vocab_size, lambda: on_progress("merging", 0.0))
-    write_text(Path(out), content)
+    write_text(out, content)
     return FileTokenizer(out)
 
 

@@ -11,9 +11,9 @@ import torch
 
 from resolvent.batch import IGNORED, Batch
 from resolvent.model import LanguageModel
+from resolvent.train.evaluations import AccuracyEvaluation, Slice
 from resolvent.train.precision import autocast
 from resolvent.train.processes import SINGLE, Processes
-from resolvent.train.record import AccuracyEvaluation, Slice
 
 _BUCKETS = 8
 _ONE_BY_ONE = ("hops", "query")

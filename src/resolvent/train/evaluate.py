@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from resolvent.model import LanguageModel
-from resolvent.tasks import Measure, Text
+from resolvent.tasks import EvaluatedOn, Markov, Text
 from resolvent.tasks.text import require_text
 from resolvent.train.accuracy import accuracy
 from resolvent.train.config import RunConfig
+from resolvent.train.documents import on_documents
+from resolvent.train.evaluations import Evaluation
 from resolvent.train.perplexity import announced, on_text
 from resolvent.train.processes import Processes
-from resolvent.train.record import Evaluation
 
 Advance = Callable[[], None]
+_HOPS = 32  # numbers of feedback steps that the spectrum of a finished model tells apart
+_QUICK = 8  # evaluations of documents during training take this share of the batches
 
 
 def evaluate(
     model: LanguageModel, config: RunConfig, processes: Processes, *, quick: bool = False,
     on_batch: Callable[[int, int], None] = lambda *_: None,
 ) -> Evaluation:  # fmt: skip
-    """On what was not trained on; if `quick`, on the first `eval_batches` of a text alone.
+    """On what was not trained on; if `quick`, on the first `eval_batches` of a text, or on fewer documents.
 
     `on_batch` is called with the batches done, and how many there are.
     """
@@ -31,13 +34,15 @@ def evaluate(
         done += 1
         on_batch(done, total)
 
-    evaluation = EVALUATORS[config.task.measure](model, config, processes, quick, advance)
+    evaluation = EVALUATORS[config.task.evaluated_on](model, config, processes, quick, advance)
     processes.reshard(model)
     return evaluation
 
 
 def _batches(config: RunConfig, quick: bool) -> int:
     settings, task = config.train, config.task
+    if quick and isinstance(task, Markov):
+        return max(settings.eval_batches // _QUICK, 1)
     if quick or not isinstance(task, Text):
         return settings.eval_batches
     return len(task.windows(settings.batch))
@@ -60,7 +65,19 @@ def _perplexity(
                    processes=processes, micro_batches=settings.accumulate, advance=advance)  # fmt: skip
 
 
-EVALUATORS: dict[Measure, Callable[[LanguageModel, RunConfig, Processes, bool, Advance], Evaluation]] = {
-    "accuracy": _accuracy,
-    "perplexity": _perplexity,
+def _documents(
+    model: LanguageModel, config: RunConfig, processes: Processes, quick: bool, advance: Advance
+) -> Evaluation:  # fmt: skip
+    settings, task = config.train, config.task
+    assert isinstance(task, Markov), task.name
+    batches = announced(task.held_out(settings.seed, settings.batch, _batches(config, quick)), advance)
+    return on_documents(model, batches, task.floor, precision=settings.precision, processes=processes,
+                        micro_batches=settings.accumulate,
+                        hops=0 if quick or processes.count > 1 else _HOPS)  # fmt: skip
+
+
+EVALUATORS: dict[EvaluatedOn, Callable[[LanguageModel, RunConfig, Processes, bool, Advance], Evaluation]] = {
+    "answers": _accuracy,
+    "text": _perplexity,
+    "documents": _documents,
 }

@@ -68,7 +68,7 @@ class ModelSource:
         size = self.config.vocab_size
         if _MOST_BYTE_TOKENS < size < TOKENIZERS["gpt2"].vocab_size:
             raise SettingError(
-                f"nobody knows the tokenizer of {self.path}, which has {size:,} tokens: expected --tokenizer with the "
+                f"the tokenizer of {self.path}, which has {size:,} tokens, is unknown: expected --tokenizer with the "
                 f"path of a {TOKENIZER}, or a {TOKENIZER} beside its weights."
             )
         return tokenizer("gpt2" if size > _MOST_BYTE_TOKENS else "bytes")

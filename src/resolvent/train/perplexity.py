@@ -17,9 +17,9 @@ from resolvent.batch import IGNORED, Batch
 from resolvent.model import LanguageModel
 from resolvent.tasks.text import HELD_OUT, Text
 from resolvent.text.batches import perplexity
+from resolvent.train.evaluations import Slice, TextEvaluation
 from resolvent.train.precision import autocast
 from resolvent.train.processes import SINGLE, Processes
-from resolvent.train.record import Slice, TextEvaluation
 
 _ROWS = 4096  # tokens whose logits exist at once
 _BUCKETS = 16
@@ -47,12 +47,27 @@ def on_text(
     """
     windows = announced(islice(text.windows(batch, split, stride), batches), advance)
     mean = mean_loss(model, windows, precision=precision, processes=processes, micro_batches=micro_batches)
+    return _evaluation(mean, text, text.context, split, text.context if stride is None else stride)
+
+
+def on_last_targets(
+    model: LanguageModel, text: Text, context: int, batch: int, scored: int, *, precision: str = "float32"
+) -> TextEvaluation:  # fmt: skip
+    """On held-out text, given `context` tokens of it: the targets are the same for every context.
+
+    The `stride` of the evaluation is that of the windows, of which the last `scored` targets count.
+    """
+    windows = text.last_targets(context, batch, scored)
+    return _evaluation(mean_loss(model, windows, precision=precision), text, context, HELD_OUT, windows.step)
+
+
+def _evaluation(mean: MeanLoss, text: Text, context: int, split: str, stride: int) -> TextEvaluation:
     counts = text.opened.counts[split]
     size = counts.bytes * mean.tokens / max(counts.tokens - 1, 1)
     return TextEvaluation(
         split=split,
-        stride=text.context if stride is None else stride,
-        context=text.context,
+        stride=stride,
+        context=context,
         loss=mean.loss,
         perplexity=perplexity(mean.loss),
         tokens=mean.tokens,

@@ -16,6 +16,7 @@ from resolvent.model import LanguageModel
 from resolvent.model.profile import StackProfile
 from resolvent.model.training_cost import GPUS, UTILIZATION, TrainingCost, gpu_seconds, training_cost
 from resolvent.train.config import RunConfig, TrainConfig
+from resolvent.train.processes import shards_of
 
 DAY = 86_400.0  # seconds
 _SLOWEST = 1e9  # FLOP/s of matrix products that every machine exceeds
@@ -41,9 +42,8 @@ class RunPlan:
         sequences = -(-settings.batch // self.processes // settings.accumulate)
         cost = training_cost(self.config.model, self.profile, sequences, precision=settings.precision,
                              recompute=settings.recompute)  # fmt: skip
-        if settings.parallel == "shard":
-            return dataclasses.replace(cost, state_bytes=cost.state_bytes // self.processes)
-        return cost
+        shards = shards_of(settings.parallel, settings.shard_group, self.processes)
+        return dataclasses.replace(cost, state_bytes=cost.state_bytes // shards)
 
     @cached_property
     def tokens(self) -> int:

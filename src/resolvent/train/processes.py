@@ -50,7 +50,7 @@ class Processes:
         initialized = dist.is_available() and dist.is_initialized()
         if initialized:
             rank, count = dist.get_rank(), dist.get_world_size()
-        shards = _shards(parallel, shard_group, count)
+        shards = shards_of(parallel, shard_group, count)
         if count > 1 and device.type == "cuda":
             torch.cuda.set_device(device)
         if count > 1 and not initialized:
@@ -218,7 +218,7 @@ def process_rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def _shards(parallel: str, shard_group: int | None, count: int) -> int:
+def shards_of(parallel: str, shard_group: int | None, count: int) -> int:
     """Processes that hold one copy of the weights between them; in a hybrid, those of a machine by default."""
     if parallel == "replicate" or count == 1:
         return 1

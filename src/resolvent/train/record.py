@@ -17,7 +17,6 @@ from resolvent.errors import SettingError
 from resolvent.fields import (
     Amount,
     Count,
-    Share,
     as_integers,
     as_list,
     as_mapping,
@@ -29,30 +28,20 @@ from resolvent.fields import (
     field_names,
 )
 from resolvent.files import write_text
-from resolvent.tasks import Measure
+from resolvent.text import Reach
 from resolvent.train import version1
 from resolvent.train.config import RunConfig
+from resolvent.train.evaluations import EVALUATIONS, Evaluation, TextEvaluation
 from resolvent.untrusted import parse, read, read_lines
 
 FILE = "run.json"
 FORMAT, VERSION = "resolvent-run", 2
 _PACKAGES = ("resolvent", "torch", "numpy", "numba")
-_BY = "by_"
+_OPTIONAL = ("lengths", "extended_at", "reach")  # left out where there is nothing to say
 
 
 class RecordError(SettingError):
     """A file that is not a record of a run, or a damaged one."""
-
-
-@final
-@dataclass(frozen=True)
-class Slice:
-    """A mean over the targets whose position, size, distance or hops are from `first` to `last`."""
-
-    first: int
-    last: int
-    count: int
-    value: float
 
 
 class CurvePoint(NamedTuple):
@@ -61,92 +50,6 @@ class CurvePoint(NamedTuple):
     step: int
     loss: float
     value: float
-
-
-@final
-@dataclass(frozen=True)
-class AccuracyEvaluation:
-    """Shares of correct tokens and of sequences without an error; `slices` by size, hops, distance or position."""
-
-    accuracy: Share
-    sequence_accuracy: Share
-    tokens: Count
-    slices: Mapping[str, tuple[Slice, ...]] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_types(self)
-
-    @property
-    def value(self) -> float:
-        return self.accuracy
-
-    def __repr__(self) -> str:
-        return f"AccuracyEvaluation({self})"
-
-    def __str__(self) -> str:
-        return f"accuracy {self.accuracy:.4f} per token, {self.sequence_accuracy:.4f} per sequence"
-
-    def to_dict(self) -> dict[str, object]:
-        plain = {name: getattr(self, name) for name in ("accuracy", "sequence_accuracy", "tokens")}
-        return plain | {_BY + name: _rows(slices) for name, slices in self.slices.items()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, object]) -> AccuracyEvaluation:
-        slices = {key.removeprefix(_BY): _slices(values[key], key) for key in values if key.startswith(_BY)}
-        plain = {key: value for key, value in values.items() if not key.startswith(_BY)}
-        check_names(plain, ("accuracy", "sequence_accuracy", "tokens"), "an evaluation", optional=())
-        make: Callable[..., AccuracyEvaluation] = cls  # which checks its values
-        return make(**plain, slices=slices)
-
-
-@final
-@dataclass(frozen=True)
-class TextEvaluation:
-    """Predictions of the text of a split, in contexts of one length; the loss is in nats per token.
-
-    `rope` is the setting of rotary positions, where the model was measured with another one than it was trained with.
-    """
-
-    split: str
-    stride: Count
-    context: Count
-    loss: float
-    perplexity: float
-    tokens: Count
-    by_position: tuple[Slice, ...]
-    bits_per_byte: float
-    rope: str = ""
-
-    def __post_init__(self) -> None:
-        check_types(self)
-
-    @property
-    def value(self) -> float:
-        return self.perplexity
-
-    def __repr__(self) -> str:
-        return f"TextEvaluation({self})"
-
-    def __str__(self) -> str:
-        return f"perplexity {self.perplexity:.2f}, {self.bits_per_byte:.3f} bits per byte on {self.split}"
-
-    def to_dict(self) -> dict[str, object]:
-        plain = {name: getattr(self, name) for name in field_names(type(self)) if name != "rope" or self.rope}
-        return plain | {"by_position": _rows(self.by_position)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, object]) -> TextEvaluation:
-        check_names(values, field_names(cls), "an evaluation on text", optional=("rope",))
-        by_position = _slices(values["by_position"], "by_position")
-        make: Callable[..., TextEvaluation] = cls  # which checks its values
-        return make(**{**values, "by_position": by_position})
-
-
-Evaluation = AccuracyEvaluation | TextEvaluation
-_EVALUATIONS: dict[Measure, type[AccuracyEvaluation] | type[TextEvaluation]] = {
-    "accuracy": AccuracyEvaluation,
-    "perplexity": TextEvaluation,
-}
 
 
 @final
@@ -182,7 +85,8 @@ class Environment:
 @dataclass(frozen=True)
 class Record:
     """A finished run. `lengths` has evaluations in other contexts than the one trained on, where there are any;
-    `extended_at` the steps after which it was given more of them than it was begun with.
+    `extended_at` the steps after which it was given more of them than it was begun with; `reach`, what its text offers
+    to an n-gram cache, if that was measured.
     """
 
     config: RunConfig
@@ -197,6 +101,7 @@ class Record:
     curve: tuple[CurvePoint, ...]
     lengths: tuple[TextEvaluation, ...] = ()
     extended_at: tuple[int, ...] = ()
+    reach: Reach | None = None
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -224,8 +129,9 @@ class Record:
             "environment": dataclasses.asdict(self.environment),
             "evaluation": self.evaluation.to_dict(),
             "lengths": [each.to_dict() for each in self.lengths],
+            "reach": None if self.reach is None else self.reach.to_dict(),
         }
-        for name in ("lengths", "extended_at"):
+        for name in _OPTIONAL:
             if not values[name]:
                 del values[name]
         return {"format": FORMAT, "version": VERSION, **values}
@@ -236,9 +142,9 @@ class Record:
         values = as_mapping(content, "a run's record")
         if check_format(values, FORMAT, (1, VERSION), "a run's record") == 1:
             values = version1.record(values)
-        check_names(values, field_names(cls), "a run's record", optional=("lengths", "extended_at"))
+        check_names(values, field_names(cls), "a run's record", optional=_OPTIONAL)
         config = RunConfig.from_dict(as_mapping(values["config"], "config"))
-        evaluation = _EVALUATIONS[config.task.measure]
+        evaluation = EVALUATIONS[config.task.evaluated_on]
         made = {
             "config": config,
             "environment": Environment.from_dict(as_mapping(values["environment"], "environment")),
@@ -249,6 +155,7 @@ class Record:
                 for each in as_list(values.get("lengths", ()), "lengths")
             ),
             "extended_at": tuple(as_integers(values.get("extended_at", ()), "extended_at")),
+            "reach": None if values.get("reach") is None else Reach.from_dict(values["reach"]),
         }
         make: Callable[..., Record] = cls  # which checks its values
         return make(**{**values, **made})
@@ -287,15 +194,6 @@ def read_records(path: Path) -> list[Record]:
 def curve_from(values: object) -> tuple[CurvePoint, ...]:
     points = [as_row(point, "a point of the curve", 1, 3) for point in as_list(values, "curve")]
     return tuple(CurvePoint(int(step), loss, value) for step, loss, value in points)
-
-
-def _rows(slices: Sequence[Slice]) -> list[tuple[float, ...]]:
-    return [(each.first, each.last, each.count, each.value) for each in slices]
-
-
-def _slices(values: object, name: str) -> tuple[Slice, ...]:
-    rows = [as_row(row, f"a row of {name}", 3, 4) for row in as_list(values, name)]
-    return tuple(Slice(int(first), int(last), int(count), value) for first, last, count, value in rows)
 
 
 def _commit() -> str | None:

@@ -11,19 +11,29 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal, Protocol, final
 
 from resolvent.studies.grade import Grade, Scale, better, close, mean, no_worse
 from resolvent.studies.language.variants import Variant, name_of
 
-_MARGIN, _SINGLE, _ALIKE, _APART = 0.005, 0.02, 0.02, 0.05  # of perplexities
-PERPLEXITY = Scale(*map(math.log1p, (_MARGIN, _SINGLE, _ALIKE, _APART)))  # of scores, which are minus losses
+MARGIN, SINGLE, _ALIKE, _APART = 0.005, 0.02, 0.02, 0.05  # of perplexities
+PERPLEXITY = Scale(*map(math.log1p, (MARGIN, SINGLE, _ALIKE, _APART)))  # of scores, which are minus losses
 _CONSTANT = "softmax:gate=0.5"
 _HALF, _DOUBT = 0.5, 0.1
 _MARGINAL, _SIZEABLE = 0.05, 0.1  # shares of parameters
 _SIGNS = {"better": "<", "no worse": "≤", "close": "≲"}
 
 Variants = Mapping[str, Variant]  # by name
+
+
+class Scored(Protocol):
+    """Whatever has a score for each seed, larger where better."""
+
+    @property
+    def scores(self) -> list[float]: ...
+
+
+Scores = Mapping[str, Scored]  # by name
 
 
 @dataclass(frozen=True)
@@ -45,9 +55,9 @@ class Compared(Statement):
     """Perplexities of two variants."""
 
     rule = (
-        f"a < b: every seed of a has a perplexity below every seed of b by more than {_MARGIN:.1%}, or {_SINGLE:.0%} "
+        f"a < b: every seed of a has a perplexity below every seed of b by more than {MARGIN:.1%}, or {SINGLE:.0%} "
         "where either has a single seed; contradicted if it is the other way round by as much. a ≤ b: no seed of a is "
-        f"above any of b by more than {_MARGIN:.1%}; contradicted if b < a. a ≲ b: no seed of a is above any of b "
+        f"above any of b by more than {MARGIN:.1%}; contradicted if b < a. a ≲ b: no seed of a is above any of b "
         f"by more than {_ALIKE:.0%}; contradicted if the mean of a is above that of b by more than {_APART:.0%}. "
         "Anything else is open."
     )
@@ -59,7 +69,7 @@ class Compared(Statement):
     def __str__(self) -> str:
         return f"{self.one} {_SIGNS[self.relation]} {self.other}"
 
-    def grade(self, variants: Variants) -> Grade:
+    def grade(self, variants: Scores) -> Grade:
         one, other = (variants[name].scores if name in variants else [] for name in (self.one, self.other))
         return {"better": better, "no worse": no_worse, "close": close}[self.relation](one, other, PERPLEXITY)
 
@@ -71,7 +81,7 @@ class LikeForLike(Statement):
 
     rule = (
         "a < b, like for like: every seed of a has a perplexity below every seed of b by more than "
-        f"{_MARGIN:.1%}, or {_SINGLE:.0%} where either has a single seed; contradicted if it is the other way round by "
+        f"{MARGIN:.1%}, or {SINGLE:.0%} where either has a single seed; contradicted if it is the other way round by "
         "as much. Open otherwise, and whatever the seeds where caches differ, or parameters by more than 1%."
     )
 
@@ -106,7 +116,7 @@ class Most(Statement):
     def __str__(self) -> str:
         return f"{self.name} goes most of the way from {self.start} to {self.to}"
 
-    def grade(self, variants: Variants) -> Grade:
+    def grade(self, variants: Scores) -> Grade:
         if any(name not in variants for name in (self.name, self.to, self.start)):
             return "not run"
         start, to = variants[self.start].scores, variants[self.to].scores
@@ -134,7 +144,7 @@ class Curve(Statement):
     def __str__(self) -> str:
         return " > ".join("/".join(names) for names in self.classes)
 
-    def grade(self, variants: Variants) -> Grade:
+    def grade(self, variants: Scores) -> Grade:
         run = [[variants[name] for name in names if name in variants] for names in self.classes]
         if not all(run):
             return "not run"
@@ -222,7 +232,7 @@ class Keeps(Statement):
 
     rule = (
         f"Keeps: for no seed is the perplexity in the longest contexts above that at the trained length by more than "
-        f"{_MARGIN:.1%}; contradicted if it is for all, or by more than {_SINGLE:.0%} for a single one. Anything else "
+        f"{MARGIN:.1%}; contradicted if it is for all, or by more than {SINGLE:.0%} for a single one. Anything else "
         "is open."
     )
 

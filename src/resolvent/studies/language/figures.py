@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,16 @@ _OFFSETS = [
     for far in (1, 1.6, 2.4, 3.6, 5)
     for x, y in ((1, 0), (1, 1), (1, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1.4), (0, -1.4))
 ]
+
+
+class Drawn(Protocol):
+    """What a point stands for: a structure, and the perplexity of each seed."""
+
+    @property
+    def structure(self) -> str: ...
+
+    @property
+    def perplexities(self) -> list[float]: ...
 
 
 def frontier(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -116,12 +126,8 @@ def length_figure(variants: Sequence[Variant]) -> Figure:
     first, second = figure.subplots(1, 2, sharey=True)
     n = variants[0].context
     for variant in variants:
-        color, style = color_of(variant, variants), "--" if variant.kind == "cache-efficient" else "-"
-        positions = by_position(variant)
-        for axes, line in ((first, positions), (second, [(c, variant.at_length(c)) for c in variant.lengths])):
-            xs, means = [x for x, _ in line], [mean(values) for _, values in line]
-            axes.plot(xs, means, style, color=color, marker=".", lw=1.5, label=variant.name)
-            axes.fill_between(xs, [min(v) for _, v in line], [max(v) for _, v in line], color=color, alpha=0.15, lw=0)
+        band(first, variant, variants, by_position(variant), variant.name)
+        band(second, variant, variants, [(c, variant.at_length(c)) for c in variant.lengths])
     for axes in (first, second):
         axes.axvline(n, color=_INK, lw=0.9, ls=":")
         axes.set_yscale("log")
@@ -149,7 +155,18 @@ def by_position(variant: Variant) -> list[tuple[float, list[float]]]:
     ]
 
 
-def color_of(variant: Variant, among: Sequence[Variant]) -> str:
+def band(
+    axes: Axes, variant: Variant, among: Sequence[Variant], points: Sequence[tuple[float, list[float]]],
+    label: str | None = None,
+) -> None:  # fmt: skip
+    """Means over seeds along x, and a band from the least to the most; dashes where a cache is efficient."""
+    xs, color = [x for x, _ in points], color_of(variant, among)
+    dashes = "--" if variant.kind == "cache-efficient" else "-"
+    axes.plot(xs, [mean(values) for _, values in points], dashes, color=color, marker=".", lw=1.5, label=label)
+    axes.fill_between(xs, [min(v) for _, v in points], [max(v) for _, v in points], color=color, alpha=0.15, lw=0)
+
+
+def color_of(variant: Drawn, among: Sequence[Drawn]) -> str:
     """The paper's structures have the same colors in all figures."""
     known = [*PAPER_STRUCTURES, *dict.fromkeys(v.structure for v in among if v.structure not in PAPER_STRUCTURES)]
     return COLORS[known.index(variant.structure) % len(COLORS)]
@@ -185,7 +202,7 @@ def _label(
 
 def place_labels(
     axes: Axes,
-    variants: Sequence[Variant],
+    variants: Sequence[Drawn],
     across: Sequence[float],
     names: Sequence[str],
     lines: Sequence[tuple[tuple[float, float], tuple[float, float]]] = (),
@@ -234,7 +251,7 @@ def _bits_and_back(variants: Sequence[Variant]) -> tuple[Callable[[npt.ArrayLike
 
 
 def label_axes(axes: Axes, x: str, y: str) -> None:
-    """Labels, and as little else as can be."""
+    """Labels, and what all panels look like."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.grid(color="#e8eaee", lw=0.7)

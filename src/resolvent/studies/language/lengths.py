@@ -1,4 +1,8 @@
-"""Models at longer contexts than they were trained on: perplexity by length, and by position."""
+"""Models in other contexts than they were trained on, measured once: the evaluations are kept beside the run.
+
+Longer ones on all held-out text, perplexity by length and by position; shorter ones on the same targets, which says
+what a longer context is worth.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +21,23 @@ from resolvent.model.config import ModelConfig
 from resolvent.studies.grid import Cell
 from resolvent.tasks.text import HELD_OUT, require_text
 from resolvent.train import version1
-from resolvent.train.record import Record, TextEvaluation
+from resolvent.train.evaluations import TextEvaluation
+from resolvent.train.record import Record
 from resolvent.untrusted import read
 
 if TYPE_CHECKING:
     from resolvent.model import LanguageModel
 
 FILE = "lengths.json"
+SHORTER_FILE = "same-targets.json"
 VERSION = 2
 TIMES = (1, 2, 4, 8)
+SHORTEST = 32  # tokens of context
+_SCORED = 8  # targets of each window, in shorter contexts
 
-Evaluations = dict[tuple[int, str], TextEvaluation]  # by context, and by rope where it is not the one trained with
+Condition = tuple[int, str]  # a context, and a rope where it is not the one trained with
+Evaluations = dict[Condition, TextEvaluation]
+Evaluate = Callable[["LanguageModel", int], TextEvaluation]  # a model, in contexts of one length
 
 
 def contexts(cell: Cell, times: Sequence[int]) -> list[int]:
@@ -65,7 +75,7 @@ class LengthPlan:
     ropes: tuple[str, ...] = ()
     tokens: int | None = None
 
-    def asked(self, cell: Cell) -> list[tuple[int, str]]:
+    def conditions(self, cell: Cell) -> list[Condition]:
         """Contexts and ropes, or an error that says why not."""
         model, lengths = cell.config.model, contexts(cell, self.times)
         others = self.ropes if isinstance(model.rope, int | float) and has_positions(model) else ()
@@ -76,22 +86,18 @@ class LengthPlan:
     def count(self, cell: Cell) -> int:
         """How many evaluations that is, or an error that says why not."""
         self.targets(cell)
-        return len(self.asked(cell))
-
-    def batch(self, cell: Cell, context: int) -> int:
-        """Sequences at once: as many tokens as in training."""
-        return max(cell.config.train.batch * require_text(cell.config.task).context // context, 1)
+        return len(self.conditions(cell))
 
     def batches(self, cell: Cell, context: int) -> int | None:
         """How many batches there are; None for all."""
-        return None if self.tokens is None else self.tokens // (context * self.batch(cell, context))
+        return None if self.tokens is None else self.tokens // (context * _batch(cell, context))
 
     def targets(self, cell: Cell) -> int:
         """How many tokens are predicted: the same at every length."""
         count = require_text(cell.config.task).opened.counts[HELD_OUT].tokens - 1
         if self.tokens is None:
             return count
-        sizes = [context * self.batch(cell, context) for context in contexts(cell, self.times)]
+        sizes = [context * _batch(cell, context) for context in contexts(cell, self.times)]
         if not max(sizes) <= self.tokens <= count or any(self.tokens % size for size in sizes):
             raise SettingError(
                 f"the same tokens must fill batches of every length: expected --tokens as a multiple of "
@@ -103,36 +109,81 @@ class LengthPlan:
 ALL = LengthPlan()
 
 
-def measured(cell: Cell, measurement: LengthPlan = ALL, advance: Callable[[], None] = lambda: None) -> Record:
+def measured(cell: Cell, plan: LengthPlan = ALL, advance: Callable[[], None] = lambda: None) -> Record:
     """The record of a finished cell, with evaluations of its model on held-out text in contexts of each length.
 
     Every target counts once at every length. What was measured before, and by the run itself at its own length, is
     read.
     """
+
+    def evaluate(model: LanguageModel, context: int) -> TextEvaluation:
+        from resolvent.train.perplexity import on_text
+
+        text, precision = require_text(cell.config.task).changed({"context": context}), cell.config.train.precision
+        return on_text(model, text, _batch(cell, context), precision=precision, batches=plan.batches(cell, context))
+
+    return _measured(cell, FILE, plan.conditions(cell), evaluate, advance, plan.targets(cell))
+
+
+def shorter_contexts(cell: Cell) -> list[int]:
+    """The trained length, and its halves down to 32 tokens, or to an eighth of a length that is less than 256."""
+    text = require_text(cell.config.task)
+    longest, tokens = text.context, text.opened.counts[HELD_OUT].tokens
+    if longest >= tokens:
+        raise SettingError(
+            f"{text.corpus} is too short for contexts of {longest:,}: expected more tokens of {HELD_OUT}, got "
+            f"{tokens:,}. Use a shorter task.context or a longer text."
+        )
+    shortest = min(SHORTEST, max(longest // 8, 1))
+    return sorted({longest, *(shortest << i for i in range(longest.bit_length()) if shortest << i < longest)})
+
+
+def measured_on_same_targets(cell: Cell, advance: Callable[[], None] = lambda: None) -> Record:
+    """The record of a finished cell, with evaluations of its model on the same targets in contexts of each length."""
+    text, precision = require_text(cell.config.task), cell.config.train.precision
+    scored = min(_SCORED, max(text.context // 8, 1))
+
+    def evaluate(model: LanguageModel, context: int) -> TextEvaluation:
+        from resolvent.train.perplexity import on_last_targets
+
+        return on_last_targets(model, text, context, _batch(cell, context), scored, precision=precision)
+
+    conditions = [(context, "") for context in shorter_contexts(cell)]
+    return _measured(cell, SHORTER_FILE, conditions, evaluate, advance)
+
+
+def _batch(cell: Cell, context: int) -> int:
+    """Sequences at once: as many tokens as in training."""
+    return max(cell.config.train.batch * require_text(cell.config.task).context // context, 1)
+
+
+def _measured(
+    cell: Cell, file: str, conditions: Sequence[Condition], evaluate: Evaluate, advance: Callable[[], None],
+    targets: int | None = None,
+) -> Record:  # fmt: skip
+    """With an evaluation in each condition, of so many `targets`: those that have others are made again.
+
+    The run's own is taken at the trained length if it has as many. Without a number, what was measured before is taken
+    as it is, and the run's own, which is of another kind, is not.
+    """
     record = cell.record()
     if record is None:
         raise SettingError(f"{cell.name} is not finished: expected a record in {cell.folder}.")
-    text, own, targets = require_text(cell.config.task), _evaluation(record), measurement.targets(cell)
-    evaluations, model, asked = _read(cell.folder / FILE, own), None, measurement.asked(cell)
+    text, own, model = require_text(cell.config.task), _evaluation(record), None
+    evaluations = _read(cell.folder / file, own)
     if own.tokens == targets:
         evaluations[text.context, ""] = own
-    for context, rope in asked:
+    for context, rope in conditions:
         known = evaluations.get((context, rope))
-        if known is None or known.tokens != targets:
-            from resolvent.train.perplexity import on_text
-
+        if known is None or targets not in (None, known.tokens):
             if model is None:
                 require_writable(cell.folder)
                 model = _load(cell)
-            made = on_text(
-                model.with_rope(rope) if rope else model, text.changed({"context": context}),
-                measurement.batch(cell, context), precision=cell.config.train.precision,
-                batches=measurement.batches(cell, context),
-            )  # fmt: skip
+            made = evaluate(model.with_rope(rope) if rope else model, context)
             evaluations[context, rope] = dataclasses.replace(made, rope=rope)
-            _write(cell.folder / FILE, own, evaluations)
+            _write(cell.folder / file, own, evaluations)
         advance()
-    return dataclasses.replace(record, lengths=tuple(evaluations[each] for each in asked))
+    return dataclasses.replace(record, lengths=tuple(evaluations[each] for each in conditions))
 
 
 def _evaluation(record: Record) -> TextEvaluation:
@@ -159,7 +210,7 @@ def _read(path: Path, own: TextEvaluation) -> Evaluations:
     return evaluations if content.get("loss") == own.loss else {}
 
 
-def _key(text: str) -> tuple[int, str]:
+def _key(text: str) -> Condition:
     context, _, rope = text.partition(" ")
     return int(context), rope
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from resolvent.studies.language.figures import by_position, color_of, label_axes, length_figure
+from resolvent.studies.language.figures import band, by_position, label_axes, length_figure
 from resolvent.studies.language.table import spread
 from resolvent.studies.language.variants import Variant, name_of
 from resolvent.studies.study import TextTable
@@ -45,12 +45,7 @@ def figure(variants: Sequence[Variant]) -> Figure:
     always = [v for v in variants if not v.positions and len([w for w in variants if w.structure == v.structure]) == 1]
     for axes, kind in zip(grid, kinds, strict=False):
         for variant in [v for v in variants if v.positions == kind or v in always]:
-            line = by_position(variant)
-            xs, color = [x for x, _ in line], color_of(variant, variants)
-            dashes = "--" if variant.kind == "cache-efficient" else "-"
-            axes.plot(xs, [sum(values) / len(values) for _, values in line], dashes, color=color, lw=1.5,
-                      label=name_of(variant.structure, variant.rule))  # fmt: skip
-            axes.fill_between(xs, [min(v) for _, v in line], [max(v) for _, v in line], color=color, alpha=0.15, lw=0)
+            band(axes, variant, variants, by_position(variant), name_of(variant.structure, variant.rule))
         axes.axvline(variants[0].context, color="#1b1f24", lw=0.9, ls=":")
         axes.set_yscale("log")
         axes.set_xscale("log", base=2)

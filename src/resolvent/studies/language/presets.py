@@ -57,6 +57,15 @@ PRESETS: dict[str, TextPreset] = {
         dataclasses.replace(_TRAIN, steps=3000, warmup=300, batch=4),
         512,
     ),
+    "python": TextPreset(
+        "contexts of 1,024 and 50 million tokens; six structures in about four hours of two cores",
+        ModelConfig(layers=3, dim=64, heads=2),
+        dataclasses.replace(
+            _TRAIN, steps=6144, warmup=307, batch=8, eval_every=256, eval_batches=4, checkpoint_every=128
+        ),
+        1024,
+        first_seed=10,  # learning rates were chosen on others
+    ),
     **_paper("125m", 1024, steps=20_000, warmup=1000, learning_rate=5e-4, batch=128),
     **_paper("355m", 2048, steps=25_000, warmup=2500, learning_rate=2.5e-4, batch=128),
     **_paper("775m", 2048, steps=25_000, warmup=2500, learning_rate=2e-4, batch=256),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, final
 from resolvent.errors import SettingError
 from resolvent.patterns import PAPER_STRUCTURES, pattern
 from resolvent.rules.rope import rope_label, rope_setting
-from resolvent.studies.grid import Cell, folder_of, slug
+from resolvent.studies.grid import Cell, finished, folder_of, slug
 from resolvent.studies.language import claims, figures, lengths, positions, table
 from resolvent.studies.language.claims import Statement
 from resolvent.studies.language.lengths import LengthPlan
@@ -26,6 +26,7 @@ from resolvent.studies.language.variants import Variant, name_of, variants
 from resolvent.studies.study import (
     Claims,
     Graded,
+    Measure,
     Option,
     Selection,
     Study,
@@ -36,6 +37,7 @@ from resolvent.studies.study import (
 )
 from resolvent.tasks import Text
 from resolvent.train.config import RunConfig
+from resolvent.train.config_file import ConfigFile
 from resolvent.train.record import Record
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ _OPTIONS = {  # settings that tell the cells of a study apart
 }
 
 
+_TEXT_OPTIONS: tuple[Option, ...] = ("corpus", "quick", "rules", "first_seed", "rates")
 _DEFAULT = "laptop"
 _PRESETS = ((_DEFAULT, PRESETS[_DEFAULT].about), *((name, p.about) for name, p in PRESETS.items() if name != _DEFAULT))
 
@@ -58,11 +61,11 @@ _PRESETS = ((_DEFAULT, PRESETS[_DEFAULT].about), *((name, p.about) for name, p i
 class TextStudy(Study):
     """Every structure with every rule.
 
-    times       multiples of the trained length at which models are measured by default; None if at that length alone
+    measuring   what is measured of finished runs beside their own evaluation, and in how many steps; `breakdown` shows
+                it in tables of its own
     rates       learning rates of rules, as multiples of the preset's, where they were chosen for each
     matched     whether MLPs are as wide as gives every rule the parameters of the first one
     first_seed  of the published runs, where the preset's was used to choose settings
-    breakdown   more tables, where records have something to break down
     """
 
     structures: tuple[str, ...]
@@ -71,12 +74,12 @@ class TextStudy(Study):
     statements: Callable[[Sequence[Variant]], list[Statement]]
     figure: Callable[[Sequence[Variant]], Figure]
     rules: tuple[str, ...] = ("softmax",)
-    times: tuple[int, ...] | None = None
+    measuring: Callable[[Sequence[Cell], Selection, Path], tuple[Measure, int]] | None = None
+    breakdown: Callable[[Sequence[Variant]], tuple[TextTable, ...]] = lambda _: ()
     rates: Mapping[str, float] = field(default_factory=dict)
     matched: bool = False
     first_seed: int | None = None
-    breakdown: Callable[[Sequence[Variant]], tuple[TextTable, ...]] = lambda _: ()
-    options: tuple[Option, ...] = ("corpus", "quick", "rules", "first_seed")
+    options: tuple[Option, ...] = _TEXT_OPTIONS
     presets: tuple[tuple[str, str], ...] = _PRESETS
 
     def plan(self, selection: Selection) -> StudyPlan:
@@ -86,28 +89,29 @@ class TextStudy(Study):
         out = selection.out or Path("out") / f"language-{preset}-{selection.corpus.resolve().name}"
         cells = self.cells(
             preset, str(selection.corpus), out, structures=selection.structures, rules=selection.rules,
-            seeds=selection.seeds, first_seed=selection.first_seed, changes=selection.changes, ropes=selection.ropes,
+            seeds=selection.seeds, first_seed=selection.first_seed, rates=selection.rates, ropes=selection.ropes,
+            changes=selection.changes,
         )  # fmt: skip
-        if self.times is None:
+        if self.measuring is None:
             return StudyPlan(preset, about, out, cells)
-        measurement = LengthPlan(tuple(selection.times or self.times), tuple(selection.evaluated_ropes or ()),
-                                  selection.tokens)  # fmt: skip
-        count = sum(measurement.count(cell) for cell in cells)  # or an error, before anything is trained
-        return StudyPlan(preset, about, out, cells, partial(_measured, cells, measurement), count)
+        return StudyPlan(preset, about, out, cells, *self.measuring(cells, selection, out))
 
     def cells(
         self, preset: str, corpus: str, out: Path, *, structures: Sequence[str] | None = None,
         rules: Sequence[str] | None = None, seeds: int | None = None, first_seed: int | None = None,
-        changes: Sequence[str] = (), ropes: Sequence[str] | None = None,
+        rates: Path | None = None, ropes: Sequence[str] | None = None, changes: Sequence[str] = (),
     ) -> list[Cell]:  # fmt: skip
         """Every run, seed by seed, so that a study that is stopped has complete comparisons."""
         size = preset_of(preset)
         _check_options(changes, seeds)
-        text = Text(corpus, size.context).prepared()
+        text, tuned = Text(corpus, size.context).prepared(), _rates(rates, preset)
         first = next(seed for seed in (first_seed, self.first_seed, size.first_seed) if seed is not None)
 
         def config(structure: str, rule: str, seed: int, rope: str) -> RunConfig:
-            made = run_config(size, text, structure, seed, rule, self.rates.get(rule, 1.0)).changed(changes)
+            factor = (
+                self.rates.get(rule, 1.0) * (tuned(structure) or size.train.learning_rate) / size.train.learning_rate
+            )
+            made = run_config(size, text, structure, seed, rule, factor).changed(changes)
             if rope:
                 made = made.updated({"model": {"rope": rope_setting(rope)}})
             if not self.matched or rule == self.rules[0]:
@@ -147,8 +151,28 @@ class TextStudy(Study):
         return Claims("What the paper says", claims.rules(statements), graded)
 
 
-def _measured(cells: Sequence[Cell], measurement: LengthPlan, advance: Callable[[], None]) -> list[Record]:
-    return [lengths.measured(cell, measurement, advance) for cell in cells]
+def _in_longer_contexts(cells: Sequence[Cell], selection: Selection, _: Path) -> tuple[Measure, int]:
+    """Multiples of the trained length. What does not fit raises an error, before anything is trained."""
+    plan = LengthPlan(
+        tuple(selection.times or lengths.TIMES), tuple(selection.evaluated_ropes or ()), selection.tokens
+    )  # fmt: skip
+
+    def measure(advance: Callable[[], None]) -> list[Record]:
+        return [lengths.measured(cell, plan, advance) for cell in finished(cells)]
+
+    return measure, sum(plan.count(cell) for cell in cells)
+
+
+def _rates(path: Path | None, preset: str) -> Callable[[str], float | None]:
+    """The learning rate of a structure in a file; None without one."""
+    if path is None:
+        return lambda _: None
+    file = ConfigFile.read(path)
+    if not file.rates:
+        raise SettingError(f"{path} has no learning rates: expected a file that 'resolvent tune' wrote.")
+    if file.preset not in (None, preset):
+        raise SettingError(f"{path} has learning rates for the preset {file.preset}: expected those for {preset}.")
+    return file.rate
 
 
 def _check_options(changes: Sequence[str], seeds: int | None) -> None:
@@ -222,6 +246,6 @@ LENGTH = TextStudy(
     statements=claims.length,
     figure=positions.figure,
     breakdown=positions.tables,
-    times=lengths.TIMES,
-    options=("corpus", "quick", "rules", "first_seed", "times", "ropes", "evaluated_ropes", "tokens"),
+    measuring=_in_longer_contexts,
+    options=(*_TEXT_OPTIONS, "times", "ropes", "evaluated_ropes", "tokens"),
 )

@@ -15,7 +15,8 @@ from resolvent.patterns import Pattern
 from resolvent.rules.rope import rope_label
 from resolvent.tasks.text import Text
 from resolvent.text.batches import perplexity
-from resolvent.train.record import Record, TextEvaluation
+from resolvent.train.evaluations import TextEvaluation
+from resolvent.train.record import Record
 
 PLAIN = "softmax"  # the rule that names leave out
 _PAPERS = "softmax:gate=mamba"  # and the paper's, where all recurrent structures have that one

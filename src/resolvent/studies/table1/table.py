@@ -18,7 +18,8 @@ from resolvent.studies.grade import mean
 from resolvent.studies.study import Number, TextTable, provenance
 from resolvent.studies.table1.claims import PAPER
 from resolvent.tasks.synthetic import Floor, Synthetic
-from resolvent.train.record import AccuracyEvaluation, Record
+from resolvent.train.evaluations import AccuracyEvaluation
+from resolvent.train.record import Record
 
 TASK_TITLES = {"copy": "copy", "recall": "recall", "multihop": "multi-hop"}
 _QUERIES = "multihop queries"

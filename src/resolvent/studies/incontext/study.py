@@ -1,0 +1,68 @@
+"""The in-context study: what is run, and what its records show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import final
+
+from resolvent.studies.incontext import claims, figures, table, theory
+from resolvent.studies.incontext.cells import PRESETS, cells
+from resolvent.studies.incontext.results import results
+from resolvent.studies.study import Claims, Option, Selection, Study, StudyFigure, StudyPlan, StudyReport, provenance
+from resolvent.train.record import Record
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class InContextStudy(Study):
+    """Structures on the in-context Markov language. All presets share their runs in one folder."""
+
+    options: tuple[Option, ...] = ("quick", "first_seed")
+    presets: tuple[tuple[str, str], ...] = tuple((name, preset.about) for name, preset in PRESETS.items())
+
+    def plan(self, selection: Selection) -> StudyPlan:
+        preset, about = self.preset_of(selection)
+        out = selection.out or Path("out") / self.name
+        chosen = cells(
+            preset, out, structures=selection.structures, seeds=selection.seeds, first_seed=selection.first_seed,
+            changes=selection.changes,
+        )  # fmt: skip
+        return StudyPlan(preset, about, out, chosen)
+
+    def report(self, records: Sequence[Record]) -> StudyReport:
+        if (rates := table.by_rate(records)) is not None:
+            caption = ("The least loss of each structure is marked.", provenance(records))
+            return StudyReport((rates,), rates, caption, caption, Claims("", "", ()), (), (rates.head, rates.rows))
+        groups = results(records)
+        first, notes = next(iter(groups.values())), table.notes(groups, records)
+        several = [table.by_setting(groups)] if len(groups) > 1 else []
+        each = [made for group in groups.values() for made in (table.table(group), table.by_position(group))]
+        beside = (theory.reach_table(first), theory.spectrum_table(first), theory.fit_table(groups))
+        drawn = [
+            StudyFigure("perplexity against complexity", partial(figures.complexity_figure, first), published=True),
+            StudyFigure("loss by position", partial(figures.position_figure, first), published=True),
+        ]
+        if figures.varies(groups):
+            drawn.append(StudyFigure("loss by budget", partial(figures.budget_figure, groups), published=True))
+        if theory.reach_lines(first[0]):
+            drawn.append(StudyFigure("loss by position, and reach", partial(figures.reach_figure, first)))
+        return StudyReport(
+            tables=(*several, *each, *(made for made in beside if made is not None)),
+            brief=several[0] if several else table.brief(first),
+            captions=notes[:2],
+            notes=(*notes, theory.NOTE),
+            claims=claims.graded(groups),
+            figures=tuple(drawn),
+            spreadsheet=table.spreadsheet(groups),
+        )
+
+
+INCONTEXT = InContextStudy(
+    name="incontext",
+    title="in-context Markov language",
+    about="Documents with a Markov chain each: loss against complexity, beside readers whose loss is exact.",
+    page="incontext.html",
+)

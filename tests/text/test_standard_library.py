@@ -1,0 +1,187 @@
+"""Python's own library as a text: which files, which split, which fingerprint; and a BPE trained on the way."""
+
+import hashlib
+import json
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from resolvent.cli import app
+from resolvent.text import Corpus, TextError, prepare, standard_library, tokenizer
+from resolvent.text.fetch import fingerprint
+from resolvent.text.sources import split_of_hash
+from resolvent.text.standard_library import standard_library as files_of
+
+FILES = {
+    "os.py": "import sys\n",
+    "json/decoder.py": "class Decoder:\n    pass\n",
+    "json/__init__.py": "",
+    "abc.py": "def f():\n    return 1\n",
+    "notes.txt": "not source",
+    "test/test_os.py": "x",
+    "unittest/tests/test_case.py": "x",
+    "site-packages/other.py": "x",
+    "dist-packages/other.py": "x",
+    "idlelib/run.py": "x",
+    "encodings/cp1252.py": "x",
+    "pydoc_data/topics.py": "x",
+    "config-3.11-x86_64-linux-gnu/python-config.py": "x",
+    "_sysconfigdata__linux_x86_64-linux-gnu.py": "x",
+    "sitecustomize.py": "x",
+    "__pycache__/os.py": "x",
+}
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """A small one, and many modules more, so that some are held out."""
+    for name, content in (FILES | {f"module{i}.py": f"value = {i}\n" * 20 for i in range(80)}).items():
+        path = tmp_path / "lib" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return tmp_path / "lib"
+
+
+@pytest.fixture
+def in_use(library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(library) if name == "stdlib" else "")
+    return library
+
+
+def test_files_are_those_of_the_library_in_the_order_of_their_names(library: Path) -> None:
+    names = [source.name for source in files_of(library)]
+    assert names == sorted(names)
+    assert [name for name in names if not name.startswith("module")] == [
+        "abc.py", "json/__init__.py", "json/decoder.py", "os.py",
+    ]  # fmt: skip
+    with pytest.raises(TextError, match=r"has no source in .*nothing: expected .py files there"):
+        files_of(library / "nothing")
+
+
+def test_names_decide_what_is_held_out(in_use: Path, tmp_path: Path) -> None:
+    corpus = prepare("python", tmp_path / "one", "bytes")
+    for source in corpus.info.plan.sources:
+        assert source.split == split_of_hash(hashlib.sha256(source.name.encode()).hexdigest(), 0.05)
+    assert all(count.documents for count in corpus.counts.values())
+    assert corpus.info.plan.rule == "names"
+    before = {source.name: source.split for source in corpus.info.plan.sources}
+    (in_use / "module3.py").write_text("other = 'text'\n")  # stays where it was
+    (in_use / "module99.py").write_text("new = 1\n")
+    after = {source.name: source.split for source in prepare("python", tmp_path / "two", "bytes").info.plan.sources}
+    assert before.items() <= after.items()
+
+
+def test_the_fingerprint_is_of_names_and_contents(in_use: Path, tmp_path: Path) -> None:
+    first = prepare("python", tmp_path / "one", "bytes")
+    digests = {name: hashlib.sha256((in_use / name).read_bytes()).hexdigest()
+               for name in (source.name for source in files_of(in_use))}  # fmt: skip
+    assert first.fingerprint == fingerprint(digests)
+    release = f"Python {'.'.join(map(str, sys.version_info[:3]))}"
+    assert f"texts: {release}, 84 files, fingerprint {first.fingerprint[:16]}" in str(first)
+    assert first.to_dict()["fingerprint"] == first.fingerprint
+    assert prepare("python", tmp_path / "again", "bytes").fingerprint == first.fingerprint
+    (in_use / "os.py").write_text("import io\n")
+    with pytest.raises(TextError, match="was prepared from other texts"):
+        prepare("python", tmp_path / "one", "bytes")
+    assert prepare("python", tmp_path / "changed", "bytes").fingerprint != first.fingerprint
+    (in_use / "os.py").rename(in_use / "posix.py")
+    assert prepare("python", tmp_path / "renamed", "bytes").fingerprint != first.fingerprint
+
+
+def test_this_python_has_a_library() -> None:
+    names = {source.name for source in files_of()}
+    assert {"argparse.py", "json/decoder.py", "collections/__init__.py"} <= names
+    assert not any("test" in name.split("/") or "site-packages" in name for name in names)
+    assert len(names) > 200
+
+
+def test_another_release_is_another_text(in_use: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare("python", tmp_path / "one", "bytes")
+    monkeypatch.setattr(standard_library.platform, "python_version", lambda: "3.99.0")
+    with pytest.raises(TextError, match=r"other settings: package Python .*, not Python 3.99.0"):
+        prepare("python", tmp_path / "one", "bytes")
+    assert in_use.exists()
+
+
+# A BPE trained on the way
+
+
+def test_a_tokenizer_is_trained_on_what_is_not_held_out(tmp_path: Path) -> None:
+    (tmp_path / "split").mkdir()
+    for name, text in (
+        ("train", "the cat sat on the mat, and some of those who saw it ran away quickly\n" * 50),
+        ("validation", "zebra " * 200),
+        ("test", "quagga " * 200),
+    ):
+        (tmp_path / "split" / f"{name}.txt").write_text(text)
+    stages: list[str] = []
+    corpus = prepare(tmp_path / "split", tmp_path / "out", "bpe:280", on_progress=lambda stage, _: stages.append(stage))
+    assert corpus.vocab_size == 280
+    assert {"merging", "tokenizing"} <= set(stages)
+    kept = corpus.load_tokenizer()
+    assert len(kept.encode("zebra")) == 5  # letter by letter
+    assert kept.decode(corpus.split("validation")) == "zebra " * 200
+    assert sorted(path.name for path in (tmp_path / "out").iterdir() if path.name != ".lock") == [
+        "corpus.json", "test.bin", "tokenizer.json", "train.bin", "validation.bin",
+    ]  # fmt: skip
+    stages.clear()
+    again = prepare(tmp_path / "split", tmp_path / "out", "bpe:280", on_progress=lambda stage, _: stages.append(stage))
+    assert (again.to_dict(), stages) == (corpus.to_dict(), [])  # finished: nothing is trained again
+    assert prepare(tmp_path / "split", tmp_path / "two", "bpe:280").info.tokenizer == corpus.info.tokenizer
+    for other in ("bpe:281", "bytes"):
+        with pytest.raises(TextError, match="was prepared with"):
+            prepare(tmp_path / "split", tmp_path / "out", other)
+    (tmp_path / "split" / "train.txt").write_text("the dog sat on the log\n" * 50)
+    with pytest.raises(TextError, match="was prepared from other texts"):
+        prepare(tmp_path / "split", tmp_path / "out", "bpe:280")
+
+
+def test_what_was_begun_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": f"line {i} of a text"}) + "\n" for i in range(300)))
+    whole = prepare(tmp_path / "a.jsonl", tmp_path / "whole", "bpe:270")
+    monkeypatch.setattr(import_module("resolvent.text.prepare"), "SAVE_INTERVAL", 0.0)
+
+    def killed(stage: str, fraction: float) -> None:
+        if stage == "tokenizing" and fraction > 0.5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(tmp_path / "a.jsonl", tmp_path / "out", "bpe:270", on_progress=killed)
+    messages: list[str] = []
+    corpus = prepare(tmp_path / "a.jsonl", tmp_path / "out", "bpe:270", on_message=messages.append)
+    assert "resuming after" in messages[0]
+    assert corpus.info == whole.info
+
+
+@pytest.mark.parametrize(("name", "message"), [
+    ("bpe:100", "expected a vocabulary of 257 .* tokens, got 100"),
+    ("bpe:many", "expected bpe: and the tokens of the vocabulary, such as bpe:1024, got 'bpe:many'"),
+    ("bpe", "unknown tokenizer 'bpe': expected gpt2, bytes, bpe:TOKENS or the path of a tokenizer.json"),
+])  # fmt: skip
+def test_mistakes(name: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text " * 100)
+    with pytest.raises(TextError, match=message):
+        prepare(tmp_path / "a.txt", tmp_path / "out", name)
+    assert not (tmp_path / "out.partial").exists()
+    with pytest.raises(TextError, match="'bpe:1024' is trained when texts are prepared"):
+        tokenizer("bpe:1024")
+
+
+def test_a_short_text_has_fewer_tokens(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("ab " * 100)
+    messages: list[str] = []
+    corpus = prepare(tmp_path / "a.txt", tmp_path / "out", "bpe:400", on_message=messages.append)
+    assert corpus.vocab_size < 400
+    assert messages == [f"the text has no more pairs to merge: a vocabulary of {corpus.vocab_size}, not 400 tokens."]
+
+
+def test_the_command(in_use: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["data", "prepare", "python", "--tokenizer", "bpe:270"], catch_exceptions=False)
+    assert done.stdout.startswith("python as tokenizer.json@")
+    assert "held out: files, by the hash of their names" in done.stdout
+    assert Corpus.open("out/text/python-bpe-270").vocab_size == 270
+    assert in_use.exists()
