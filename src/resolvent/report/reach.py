@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from resolvent.text import Reach
 
 if TYPE_CHECKING:
@@ -57,7 +59,9 @@ def reach_figure(offered: Reach, title: str) -> Figure:
     axes.set_ylabel("gain over a trigram model, nats per token", fontsize=9)
     axes.set_title(title, fontsize=11, color=_INK, weight="bold", loc="left")
     unit = offered.bits_per_byte(1.0)
-    right = axes.secondary_yaxis("right", functions=(lambda nats: nats * unit, lambda bits: bits / unit))
+    right = axes.secondary_yaxis(
+        "right", functions=(lambda nats: np.asarray(nats) * unit, lambda bits: np.asarray(bits) / unit)
+    )
     right.set_ylabel("bits per byte", fontsize=9)
     axes.grid(color="#e8eaee", lw=0.7)
     axes.spines["top"].set_visible(False)

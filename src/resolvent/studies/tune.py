@@ -20,8 +20,9 @@ from resolvent.studies.engines import LOG
 from resolvent.studies.grid import Cell, CellError, folder_of
 from resolvent.train import metrics
 from resolvent.train.config import RunConfig
+from resolvent.train.evaluations import AccuracyEvaluation
 from resolvent.train.metrics import read_metrics
-from resolvent.train.record import Record, TextEvaluation
+from resolvent.train.record import Record
 
 _DIVERGED = "DivergedError"  # as the last line of a log names it
 _MARK = "diverged.txt"
@@ -92,7 +93,7 @@ class Trial:
         records = [record for record in self.records if record is not None]
         if len(records) < len(self.records):
             return None
-        return math.exp(-self.score[0]) if isinstance(records[0].evaluation, TextEvaluation) else self.score[0]
+        return self.score[0] if isinstance(records[0].evaluation, AccuracyEvaluation) else math.exp(-self.score[0])
 
     @property
     def cost(self) -> tuple[int, float]:
@@ -214,11 +215,11 @@ def _last_line(path: Path) -> str:
 
 
 def _score(record: Record) -> tuple[float, ...]:
-    """Minus the loss on text; on other tasks accuracies, then how soon it was solved."""
+    """Accuracies, then how soon the task was solved; minus the loss on text and on documents."""
     evaluation = record.evaluation
-    if isinstance(evaluation, TextEvaluation):
-        return (-evaluation.loss if math.isfinite(evaluation.loss) else -math.inf,)
-    return evaluation.accuracy, evaluation.sequence_accuracy, -float(record.steps)
+    if isinstance(evaluation, AccuracyEvaluation):
+        return evaluation.accuracy, evaluation.sequence_accuracy, -float(record.steps)
+    return (-evaluation.loss if math.isfinite(evaluation.loss) else -math.inf,)
 
 
 def _spelled(rates: Sequence[float]) -> str:
