@@ -20,7 +20,7 @@ from resolvent.tasks import Copy
 from resolvent.text import prepare
 from resolvent.train import RunConfig, TrainConfig
 from resolvent.train.config_file import ConfigFile, write_rates
-from resolvent.train.record import AccuracyEvaluation
+from resolvent.train.evaluations import AccuracyEvaluation
 from tests.small_runs import WORDS, record_of
 
 RATES = (0.001, 0.002, 0.004, 0.008, 0.016)

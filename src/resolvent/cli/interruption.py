@@ -89,5 +89,5 @@ def _program(script: str) -> list[str]:
 
 def _name_or_path(name: str, path: str) -> str:
     """The name, if a shell finds this very file by it; otherwise its path, as in an environment that is not active."""
-    found = path if path == name else shutil.which(name)
-    return name if found is not None and Path(found).absolute() == Path(path).absolute() else path
+    command = path if path == name else shutil.which(name)
+    return name if command is not None and Path(command).absolute() == Path(path).absolute() else path
