@@ -16,7 +16,7 @@ from resolvent.cli import app
 from resolvent.model import LanguageModel, ModelConfig
 from resolvent.report.figures import save
 from resolvent.studies import render
-from resolvent.studies.language import claims
+from resolvent.studies.language import claims, positions
 from resolvent.studies.language.complexity import regime_of
 from resolvent.studies.language.figures import by_position, frontier, pareto_figure
 from resolvent.studies.language.variants import PAPER, Variant, variants
@@ -234,7 +234,7 @@ def test_sharing_and_normalization_grade_every_structure() -> None:
     assert (
         backwards.grade({})
         == claims.Overflows("", "dense").grade({})
-        == claims.Keeps("", "dense").grade({})
+        == positions.Keeps("", "dense").grade({})
         == "not run"
     )
 

@@ -1,10 +1,13 @@
-"""The same structures with different rotary positions, in longer contexts than they were trained on."""
+"""Longer contexts than models were trained on: what is graded, and structures with different rotary positions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
 
+from resolvent.studies.grade import Grade, no_worse
+from resolvent.studies.language.claims import MARGIN, PERPLEXITY, SINGLE, Statement, Variants
 from resolvent.studies.language.figures import band, by_position, label_axes, length_figure
 from resolvent.studies.language.table import spread
 from resolvent.studies.language.variants import Variant, name_of
@@ -15,6 +18,38 @@ if TYPE_CHECKING:
 
 _PLAIN = "rotary"
 _ACROSS = 3  # panels beside one another
+
+
+@final
+@dataclass(frozen=True)
+class Keeps(Statement):
+    """The longest contexts against those of the trained length: the same models on the same targets, seed by seed."""
+
+    rule = (
+        f"Keeps: for no seed is the perplexity in the longest contexts above that at the trained length by more than "
+        f"{MARGIN:.1%}; contradicted if it is for all, or by more than {SINGLE:.0%} for a single one. Anything else "
+        "is open."
+    )
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} keeps its perplexity"
+
+    def grade(self, variants: Variants) -> Grade:
+        if self.name not in variants:
+            return "not run"
+        gains, trained = [], variants[self.name].context
+        for run in variants[self.name].runs:
+            losses = {each.context: each.loss for each in run.lengths}
+            if max(losses, default=0) > trained:
+                gains.append(losses[trained] - losses[max(losses)])
+        return no_worse(gains, [0.0] * len(gains), PERPLEXITY)
+
+
+def statements(variants: Sequence[Variant]) -> list[Statement]:
+    """For every variant in the records."""
+    return [Keeps("asked, not claimed: models hold in longer contexts", variant.name) for variant in variants]
 
 
 def tables(variants: Sequence[Variant]) -> tuple[TextTable, ...]:
