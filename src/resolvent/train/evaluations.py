@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from resolvent.errors import SettingError
+from resolvent.errors import SettingError, shortened
 from resolvent.fields import (
     Amount,
     Count,
@@ -161,6 +162,8 @@ class DocumentEvaluation:
         check_types(self)
         if self.floor not in self.readers:
             raise SettingError(f"expected the floor among the readers {', '.join(self.readers)}, got '{self.floor}'.")
+        if not all(map(math.isfinite, self.hop_spectrum)):
+            raise SettingError(f"expected finite shares in hop_spectrum, got {shortened(self.hop_spectrum)}.")
 
     @property
     def value(self) -> float:
