@@ -2,8 +2,8 @@
 
 The first hop is an A edge, the rest are B edges; without B there is only the first. Translation-invariant distances
 are a coin-change problem on i - j. If each position is read by a contiguous run of later ones (cache-efficient
-and banded patterns), the positions within t hops form an interval and greedy reach is exact. Of all other patterns the
-reads are listed, and the hops of each row follow from those of the rows that it reads (`steps`).
+and banded patterns, and pairs of these), the positions within t hops form an interval and greedy reach is exact. Of all
+other patterns the reads are listed, and the hops of each row follow from those of the rows that it reads (`steps`).
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ def hops(pattern: PatternLike, n: int | str) -> Hops:
         by_distance = hops_by_distance(pattern, n).astype(np.int64)
         weight = np.where(by_distance > 0, n - np.arange(n), 0)  # number of pairs at this distance
         total, most, reached = int(by_distance @ weight), int(by_distance.max(initial=0)), int(weight.sum())
+    elif len(pattern.stages) > 1 and all(stage.contiguous_columns for stage in pattern.stages):
+        total, most, reached = _pair_totals(pattern, n)
     else:
         total, most, reached = _listed_totals(pattern, n)
     return Hops(most, total / reached if reached else 0.0, pairs - reached)
@@ -139,6 +141,29 @@ def _interval_totals(stage: Stage, n: int) -> tuple[int, int, int]:
 
     lives = stage.lives(n)
     total, most, end = kernels.interval_hops(lives, kernels.best_relay(lives))
+    return int(total.sum()), int(most.max(initial=0)), int((end - np.arange(n)).sum())
+
+
+def pair_reach(pattern: Pattern, n: int) -> tuple[Integers, Integers, Integers]:
+    """For each position of a pair of contiguous columns: the sum of hops, the largest, and the last one reachable.
+
+    The first hop is A's or B's; from the best relay among what it reached, B leads on as it does alone.
+    """
+    from resolvent.analysis import kernels, reach_kernels
+
+    a, b = (stage.lives(n) for stage in (pattern.stages[0], pattern.stages[-1]))
+    positions = np.arange(n)
+    total_b, most_b, end_b = kernels.interval_hops(b, kernels.best_relay(b))
+    first, later = (np.minimum(positions + lives, n - 1) for lives in (np.maximum(a, b), b))
+    relay = reach_kernels.farthest_within(later, first)
+    further = later[relay] > first
+    end = np.where(further, end_b[relay], first)
+    onward = (end - positions) + (end - first) + total_b[relay] - (end - relay)
+    return np.where(further, onward, first - positions), np.where(further, most_b[relay] + 1, first > positions), end
+
+
+def _pair_totals(pattern: Pattern, n: int) -> tuple[int, int, int]:
+    total, most, end = pair_reach(pattern, n)
     return int(total.sum()), int(most.max(initial=0)), int((end - np.arange(n)).sum())
 
 

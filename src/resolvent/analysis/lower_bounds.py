@@ -11,8 +11,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from resolvent.analysis.hops import as_intervals, hops_by_distance, last_reachable, reads_at_fixed_distances
-from resolvent.analysis.steps import hops_apart
+from resolvent.analysis.hops import (
+    as_intervals,
+    hops_by_distance,
+    last_reachable,
+    pair_reach,
+    reads_at_fixed_distances,
+)
+from resolvent.analysis.steps import MOST_POSITIONS, hops_apart
 from resolvent.errors import PatternError
 from resolvent.patterns import Pattern, PatternLike, Stage, as_pattern
 from resolvent.patterns.checks import require_length
@@ -74,6 +80,10 @@ def _path_lengths(pattern: Pattern, lengths: range) -> Iterator[tuple[bool, int]
         by_distance = hops_by_distance(pattern, longest + 1)
         for n in lengths:
             yield bool(by_distance[n] > 0), n * (int(by_distance[n]) + 1)
+    elif 2 * longest > MOST_POSITIONS and all(stage.contiguous_columns for stage in pattern.stages):
+        end = pair_reach(pattern, 2 * longest)[2]
+        for n in lengths:
+            yield bool(np.all(end[:n] >= np.arange(n) + n)), 2 * n
     else:
         for hops in hops_apart(pattern, lengths).values():
             yield bool(np.all(hops > 0)), int((hops + 1).sum())

@@ -1,0 +1,62 @@
+"""Compiled loops over positions that are read by contiguous runs of later ones. Imported lazily, as `kernels`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from resolvent.disk_cache import cached_njit
+
+
+@cached_njit()
+def farthest_within(values, end):
+    """For each j the position among j, …, end[j] with the largest value; of equal ones, the first."""
+    n = len(values)
+    best = np.empty(n, dtype=np.int64)
+    records = np.empty(n, dtype=np.int64)  # positions ≥ j with ever larger values; nearest on top
+    size = 0
+    for j in range(n - 1, -1, -1):
+        while size and values[records[size - 1]] <= values[j]:
+            size -= 1
+        records[size] = j
+        size += 1
+        low, high = 0, size - 1  # the farthest record up to end[j]
+        while low < high:
+            middle = (low + high) // 2
+            if records[middle] <= end[j]:
+                high = middle
+            else:
+                low = middle + 1
+        best[j] = records[low]
+    return best
+
+
+@cached_njit()
+def persistent_load(last, n, share, whole, surplus):
+    """The largest ⌈(share · tokens / whole + surplus) / positions⌉ over all intervals of positions before any cut.
+
+    Tokens are those that start in the interval, below n; positions are those of the interval that are read at the cut
+    or later. 2n positions in all; `last[j]` is the last reader of j. -1 if an interval with tokens has no such position.
+    """
+    held = np.empty(2 * n, dtype=np.int64)
+    size, best = 0, 1
+    for cut in range(1, 2 * n):
+        held[size] = cut - 1
+        size += 1
+        kept = 0
+        for index in range(size):
+            j = held[index]
+            if last[j] >= cut:
+                held[kept] = j
+                kept += 1
+        size = kept
+        stop = min(cut, n)
+        if cut <= n and (size == 0 or held[size - 1] < cut - 1):
+            return -1
+        if size == 0:
+            return -1
+        for index in range(size - 1, -1, -1):
+            begin = held[index - 1] + 1 if index else 0
+            if begin < stop:
+                tokens, positions = stop - begin, size - index
+                best = max(best, -(-(share * tokens + surplus * whole) // (whole * positions)))
+    return best
