@@ -70,7 +70,8 @@ def stack_congestion(layers: Sequence[Heads], n: int | str) -> Congestion:
 def _cut(patterns: Sequence[Pattern], heads: int, n: int) -> int | float:
     held = np.zeros(2 * n, dtype=np.int64)
     for p in dict.fromkeys(patterns):
-        held += patterns.count(p) * p.occupancy(2 * n)
+        size = held_size(p) if isinstance(p, Stage) else None
+        held += patterns.count(p) * (p.occupancy(2 * n) if size is None else np.minimum(np.arange(2 * n), size))
     cuts = np.arange(1, 2 * n)
     crossing = heads * np.minimum(cuts, 2 * n - cuts)
     if not held[1:].all():

@@ -158,7 +158,8 @@ def sizes(line: Line, most: int) -> list[int]:
     """From the largest down, see `Line`."""
     if most < line.least:
         return []
-    chosen = {most, *(c for c in line.corners if line.least <= c <= most)}
+    corners = [size for size in line.corners if line.least <= size <= most]
+    chosen = {most, *(corners if line.steps else corners[-1:])}
     if line.steps > 1:
         chosen |= set(range(line.least, min(most, _ALL_SIZES) + 1))
     size = float(most)

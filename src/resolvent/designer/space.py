@@ -25,7 +25,7 @@ class Line:
     """Structures of one kind, of all sizes from `least` to `most`.
 
     The largest that fits is tried, and
-    corners  sizes at which a figure jumps
+    corners  ascending sizes at which a figure jumps; the largest of them that fits, or all if there are steps
     steps    so many sizes for each halving of the largest, and if there are several, all small ones
     """
 
@@ -98,7 +98,7 @@ def _offsets(ratio: int, last: int) -> str:
 
 def _near(n: int) -> list[Pattern]:
     """What heads or layers read that look at neighbors only."""
-    sizes = [size for size in (2, 4, 8, 16, 32, 64, 128) if size < n]
+    sizes = [size for size in (4, 16, 64) if size < n]
     return [pattern("first-order"), *(pattern(f"order:{size}") for size in sizes)]
 
 
@@ -141,4 +141,4 @@ def _mixes(n: int, shape: Shape, corners: tuple[int, ...]) -> Iterator[Line]:
 
 def _counts(heads: int) -> list[int]:
     """How many of the heads, or layers, are far."""
-    return sorted({count for count in (1, 2, 4, heads // 2) if 0 < count < heads})
+    return sorted({count for count in (1, 2, heads // 2) if 0 < count < heads})

@@ -110,15 +110,13 @@ def lives(s: int, n: int) -> Integers:
 
 
 def lives_lazy(s: int, n: int) -> Integers:
-    """`life_lazy(s, j)` for all j < n, capped at n, shape (n,)."""
-    slots_used = slots(s, n)
+    """`life_lazy(s, j)` for all j < n, capped at n, shape (n,): until the next position in the same slot."""
+    slots_used = slots(s, 2 * n)  # where a life of n ends
     order = np.argsort(slots_used, kind="stable")
+    result = np.full(2 * n, n, dtype=np.int64)
     same = slots_used[order[1:]] == slots_used[order[:-1]]
-    result = np.empty(n, dtype=np.int64)
-    result[order[:-1][same]] = np.diff(order)[same]
-    for j in {*order[:-1][~same].tolist(), *order[-1:].tolist()}:  # at most s, whose slot is needed after n
-        result[j] = min(life_lazy(s, j), n)
-    return result
+    result[order[:-1][same]] = np.minimum(np.diff(order)[same], n)
+    return result[:n]
 
 
 def slots(s: int, n: int) -> Integers:
