@@ -104,7 +104,7 @@ class Design(Sequence[Candidate]):
 
         Notebooks show what it returns; `plot().savefig("page.png")` writes a file.
         """
-        from resolvent.analysis.figures.design import design_figure  # which needs matplotlib
+        from resolvent.designer.figure import design_figure  # which needs matplotlib
 
         return design_figure(self)
 
