@@ -60,6 +60,10 @@ _TASKS = Annotated[
 _TIMES = Annotated[
     list[int] | None, typer.Option(help="Multiples of the trained length (repeatable).  \\[default: 2, 4 and 8]")
 ]
+_RECORDS = Annotated[
+    list[Path] | None,
+    typer.Option(help="Files of records that the fit includes; runs that they have are not repeated (repeatable)."),
+]
 _SEEDS = Annotated[
     int | None, typer.Option(help="Runs of each cell, with consecutive seeds.  \\[default: the preset's]")
 ]
@@ -74,6 +78,7 @@ _SPECIAL: dict[Option, tuple[object, object]] = {  # annotation and default
     "first_seed": (_FIRST, None),
     "tasks": (_TASKS, None),
     "times": (_TIMES, None),
+    "records": (_RECORDS, None),
 }
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from resolvent.studies.designed import DESIGN
 from resolvent.studies.dimension import DIMENSION
 from resolvent.studies.language.study import LENGTH, MAMBA, NORMALIZATION, PARETO, SHARING
 from resolvent.studies.study import Study
 from resolvent.studies.table1.study import TABLE1
 
 STUDIES: dict[str, Study] = {
-    study.name: study for study in (TABLE1, DIMENSION, PARETO, MAMBA, SHARING, NORMALIZATION, LENGTH)
+    study.name: study for study in (TABLE1, DIMENSION, DESIGN, PARETO, MAMBA, SHARING, NORMALIZATION, LENGTH)
 }  # fmt: skip

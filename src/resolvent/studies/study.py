@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Number = float | int | str
-Option = Literal["corpus", "quick", "rules", "first_seed", "tasks", "times"]
+Option = Literal["corpus", "quick", "rules", "first_seed", "tasks", "times", "records"]
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,12 @@ class Graded:
 
 @dataclass(frozen=True)
 class Claims:
-    """Graded statements, under a title, and the rule that they were graded by."""
+    """Graded statements, under a title, the rule that they were graded by, and whose they are."""
 
     title: str
     rule: str
     graded: tuple[Graded, ...]
+    source: str = "the paper"
 
     @property
     def tested(self) -> tuple[Graded, ...]:
@@ -95,6 +96,7 @@ class Selection:
     seeds: int | None = None
     first_seed: int | None = None
     times: Sequence[int] | None = None
+    records: Sequence[Path] | None = None
     changes: Sequence[str] = ()
     out: Path | None = None
 
