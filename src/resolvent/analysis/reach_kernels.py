@@ -31,8 +31,8 @@ def farthest_within(values, end):
 
 
 @cached_njit()
-def persistent_load(last, n, share, whole, surplus):
-    """The largest ⌈(share · tokens / whole + surplus) / positions⌉ over all intervals of positions before any cut.
+def persistent_load(last, n, numerator, denominator, surplus):
+    """The largest ⌈(numerator · tokens / denominator + surplus) / positions⌉ over all intervals of positions before any cut.
 
     Tokens are those that start in the interval, below n; positions are those of the interval that are read at the cut
     or later. 2n positions in all; `last[j]` is the last reader of j. -1 if an interval with tokens has no such position.
@@ -58,5 +58,5 @@ def persistent_load(last, n, share, whole, surplus):
             begin = held[index - 1] + 1 if index else 0
             if begin < stop:
                 tokens, positions = stop - begin, size - index
-                best = max(best, -(-(share * tokens + surplus * whole) // (whole * positions)))
+                best = max(best, -(-(numerator * tokens + surplus * denominator) // (denominator * positions)))
     return best

@@ -115,7 +115,7 @@ def held_size(stage: Stage) -> int | None:
     return None
 
 
-def persistent_load(stage: Stage, n: int, share: int = 1, whole: int = 1, surplus: int = 0) -> int | None:
+def persistent_load(stage: Stage, n: int, numerator: int = 1, denominator: int = 1, surplus: int = 0) -> int | None:
     """The least load of n tokens that never arrive: each stays on its way until the last of 2n positions is decoded.
 
     For patterns with contiguous columns. By max-flow and min-cut it is the largest quotient, over intervals of
@@ -126,20 +126,20 @@ def persistent_load(stage: Stage, n: int, share: int = 1, whole: int = 1, surplu
     Args:
         stage: The pattern.
         n: Number of tokens.
-        share, whole: Each token counts as much as share/whole, rounded so that
-        surplus: it is at most so much more in any run of tokens.
+        numerator, denominator: Each token counts as their quotient, in integers such that
+        surplus: any run of tokens counts at most so much more.
 
     Returns:
         The load; None if there are too many intervals, or a token is not read.
     """
     if (size := held_size(stage)) is not None:  # an interval that holds r of s positions has at most r n/s tokens
-        return max(-(-(share * max(n, size) + surplus * whole * size) // (whole * size)), 1)
+        return max(-(-(numerator * max(n, size) + surplus * denominator * size) // (denominator * size)), 1)
     last = np.minimum(np.arange(2 * n) + stage.lives(2 * n), 2 * n - 1)
     if int((last - np.arange(2 * n)).sum()) > _MOST_HELD:
         return None
     from resolvent.analysis import reach_kernels
 
-    load = int(reach_kernels.persistent_load(last, n, share, whole, surplus))
+    load = int(reach_kernels.persistent_load(last, n, numerator, denominator, surplus))
     return load if load > 0 else None
 
 

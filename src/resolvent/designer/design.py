@@ -118,8 +118,8 @@ class Design(Sequence[Candidate]):
         return design_text(self)
 
     def _repr_html_(self) -> str:
-        rows = [(f"{place}", *each.cells) for place, each in enumerate(self.candidates, 1)]
-        notes = [f"{place}: {each.why} {' '.join(map(str, each.better))}" for place, each in enumerate(self, 1)]
+        rows = [(f"{rank}", *each.cells) for rank, each in enumerate(self.candidates, 1)]
+        notes = [f"{rank}: {each.why} {' '.join(map(str, each.better))}" for rank, each in enumerate(self, 1)]
         return table(self.title, rows, head=HEADINGS, notes=[self.least_text, *notes], words=2)
 
     @property
@@ -203,8 +203,8 @@ def design(
     best = list({each.kind: each for each in reversed(ranked)}.values())[::-1]
     best.sort(key=lambda each: _key(each, key_names, weights))
     explained = tuple(
-        replace(each, why=why(each, best[:place], search.compared), better=better_than(each, frontier, search))
-        for place, each in enumerate(best)
+        replace(each, why=why(each, best[:rank], search.compared), better=better_than(each, frontier, search))
+        for rank, each in enumerate(best)
     )
     return Design(
         n, shape, budget, _describe(key_names, weights), least_within(budget, n, shape), explained, tuple(ranked),

@@ -22,7 +22,7 @@ _SHOWN = 8
 def design_figure(design: Design) -> NotebookFigure:
     """Hops and congestion against the cache: the proven frontier, the budget, and the best of each kind by number."""
     n, limits, shown = design.n, design.budget.limits, design.candidates[:_SHOWN]
-    names = [f"{place}  {each.structure.label}" for place, each in enumerate(shown, 1)]
+    names = [f"{rank}  {each.structure.label}" for rank, each in enumerate(shown, 1)]
     figure = NotebookFigure(12, 6.2, f"{design.title}: hops and congestion against cache slots of {'; '.join(names)}")
     figure.suptitle(design.title, fontsize=12, color=INK, weight="bold")
     left, right = figure.subplots(1, 2)
@@ -58,16 +58,16 @@ def _bound(axes: Axes, sizes: Sequence[int], values: Sequence[float], text: str)
 def _points(axes: Axes, name: str, candidates: Sequence[Candidate]) -> float:
     """Points with their numbers, which share a label where they coincide. Returns the highest value."""
     at: dict[tuple[float, float], list[str]] = {}
-    for place, each in enumerate(candidates, 1):
-        at.setdefault((round(each.figures.slots, 6), each.figures.value(name)), []).append(str(place))
+    for rank, each in enumerate(candidates, 1):
+        at.setdefault((round(each.figures.slots, 6), each.figures.value(name)), []).append(str(rank))
     close: dict[tuple[int, int], list[tuple[tuple[float, float], list[str]]]] = {}
-    for point, places in at.items():  # those too near to tell apart are named together
+    for point, ranks in at.items():  # those too near to tell apart are named together
         cell = (round(4 * np.log2(point[0])), round(2 * np.log2(max(point[1], 1))))
-        close.setdefault(cell, []).append((point, places))
+        close.setdefault(cell, []).append((point, ranks))
         axes.scatter(*point, s=46, color=ORANGE, edgecolor="white", zorder=4)
     for group in close.values():
         axes.annotate(
-            ", ".join(place for _, places in group for place in places), group[0][0], xytext=(-9, 7),
+            ", ".join(rank for _, ranks in group for rank in ranks), group[0][0], xytext=(-9, 7),
             textcoords="offset points", ha="right", fontsize=9.5, color=INK, weight="bold", zorder=5,
         )  # fmt: skip
     return max(y for _, y in at)

@@ -23,21 +23,21 @@ def design_text(design: Design, most: int = 6) -> str:
     names = max(_WIDTH - 4 - sum(widths) - 2 * len(widths), _LEAST_NAMES)
     names = min(names, max(len(each.structure.label) for each in shown) + 1)
     lines = [*_wrapped(design.title), *_wrapped(design.least_text), "", *_row("", "pattern", _HEAD, names, widths)]
-    for place, (each, row) in enumerate(zip(shown, rows, strict=True), 1):
-        lines += _row(str(place), each.structure.label, row, names, widths)
-    for place, each in enumerate(shown, 1):
-        better = f" Better: {' '.join(map(str, each.better))}" if place <= _EXPLAINED and each.better else ""
-        lines += ["", *_wrapped(f"{place:>2}  {each.why}{better}", "    ")]
+    for rank, (each, row) in enumerate(zip(shown, rows, strict=True), 1):
+        lines += _row(str(rank), each.structure.label, row, names, widths)
+    for rank, each in enumerate(shown, 1):
+        better = f" Better: {' '.join(map(str, each.better))}" if rank <= _EXPLAINED and each.better else ""
+        lines += ["", *_wrapped(f"{rank:>2}  {each.why}{better}", "    ")]
     return "\n".join(line.rstrip() for line in [*lines, "", *_wrapped(_summary(design, most))])
 
 
-def _row(place: str, name: str, cells: Sequence[str], names: int, widths: Sequence[int]) -> list[str]:
+def _row(rank: str, name: str, cells: Sequence[str], names: int, widths: Sequence[int]) -> list[str]:
     """As many lines as the name or a cell has."""
     columns = [textwrap.wrap(name, names, break_on_hyphens=False), *(cell.split("\n") for cell in cells)]
     lines = []
     for number, (first, *others) in enumerate(zip_longest(*columns, fillvalue="")):
         numbers = "  ".join(cell.rjust(width) for cell, width in zip(others, widths, strict=True))
-        lines.append(f"{'' if number else place:>2}  {first:<{names}}  {numbers}")
+        lines.append(f"{'' if number else rank:>2}  {first:<{names}}  {numbers}")
     return lines
 
 

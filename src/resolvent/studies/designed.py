@@ -138,8 +138,8 @@ class DesignStudy(Study):
 def picks(size: Table1Preset) -> list[Heads]:
     """The best three kinds that the designer finds for the budget, in a layer of this model."""
     model = size.model
-    found = design(_copied(size), slots=_SLOTS, heads=model.heads, head_dim=model.dim // model.heads)
-    return [each.pattern for each in found[:_PICKS]]  # type: ignore[misc]  # a design of one layer
+    designed = design(_copied(size), slots=_SLOTS, heads=model.heads, head_dim=model.dim // model.heads)
+    return [each.pattern for each in designed[:_PICKS]]  # type: ignore[misc]  # a design of one layer
 
 
 def nearest(size: Table1Preset) -> list[Heads]:
