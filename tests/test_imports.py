@@ -14,8 +14,8 @@ SOURCE = Path(rv.__file__).parent
 # From left to right: a box imports only boxes to its left (and itself).
 FLOW = [
     "errors", "notebook", "files", "disk_cache", "untrusted", "fields", "tensor_files", "kernels", "patterns", "rules",
-    "analysis", "designer", "ops", "coefficients", "mixer", "model", "batch", "text", "tasks", "hf", "train", "bench", "report",
-    "studies", "cli",
+    "analysis", "designer", "ops", "coefficients", "mixer", "model", "batch", "text", "tasks", "hf", "train", "bench",
+    "report", "studies", "cli",
 ]  # fmt: skip
 WITHOUT_TORCH = [
     "errors", "notebook", "files", "disk_cache", "untrusted", "fields", "tensor_files", "kernels", "patterns", "rules",

@@ -85,7 +85,7 @@ _LOADED_LATER = (  # all but the designer need torch
 
 
 def __getattr__(name: str) -> object:
-    """Names that need torch or more modules are imported when first used: patterns and analysis stay quick to import."""
+    """Some names are imported when first used, so that patterns and analysis stay quick to import."""
     if name in _LOADED_LATER:
         return getattr(import_module(_LOADED_LATER[name]), name)
     raise AttributeError(f"module 'resolvent' has no attribute {name!r}")

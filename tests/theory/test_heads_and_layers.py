@@ -14,9 +14,9 @@ from resolvent.analysis.frontier import fewest_hops
 from resolvent.analysis.reach import stack_hops
 from resolvent.analysis.routers import persistent_load
 from resolvent.analysis.stack import stack_congestion
+from tests.designer.test_design import stack_by_search
 from tests.general_patterns import GivenLives, lifetimes
 from tests.oracles import Rows, least_congestion, random_lives
-from tests.designer.test_design import stack_by_search
 
 STACKS = [
     [["order:3", "binomial:3,lazy"]],
@@ -56,7 +56,7 @@ def rows_of(name: str, n: int) -> Rows:
 
 
 def least_of_parts(heads: Sequence[Rows], n: int) -> int:
-    """Over all choices of a head and a path for each part of each token: the least maximal load of a head's position."""
+    """Over all choices of a head and a path for each part: the least maximal load of a position of a head."""
 
     def paths(rows: Rows, at: int, goal: int) -> list[list[int]]:
         if goal == at:

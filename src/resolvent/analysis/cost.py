@@ -106,7 +106,7 @@ def cost(
 
 
 def cache_bytes(pattern: Pattern, n: int, heads: int, head_dim: int, item_bytes: int) -> int:
-    """The decode cache of these heads on n tokens, under the rule softmax: what `cost` gives, at a fraction of its cost.
+    """The decode cache of these heads on n tokens, under the rule softmax: as `cost` gives it, in no time.
 
     >>> cache_bytes(as_pattern("exponential+cache"), 1024, heads=12, head_dim=64, item_bytes=4)
     122880

@@ -32,10 +32,10 @@ def farthest_within(values, end):
 
 @cached_njit()
 def persistent_load(last, n, numerator, denominator, surplus):
-    """The largest ⌈(numerator · tokens / denominator + surplus) / positions⌉ over all intervals of positions before any cut.
+    """The largest ⌈(numerator · tokens / denominator + surplus) / positions⌉ over all intervals before any cut.
 
     Tokens are those that start in the interval, below n; positions are those of the interval that are read at the cut
-    or later. 2n positions in all; `last[j]` is the last reader of j. -1 if an interval with tokens has no such position.
+    or later. 2n positions in all; `last[j]` is the last reader of j. -1 if tokens have no such position.
     """
     held = np.empty(2 * n, dtype=np.int64)
     size, best = 0, 1

@@ -126,7 +126,8 @@ def persistent_load(stage: Stage, n: int, numerator: int = 1, denominator: int =
     Args:
         stage: The pattern.
         n: Number of tokens.
-        numerator, denominator: Each token counts as their quotient, in integers such that
+        numerator: Each token counts as numerator / denominator,
+        denominator: in integers such that
         surplus: any run of tokens counts at most so much more.
 
     Returns:

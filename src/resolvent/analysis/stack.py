@@ -34,7 +34,7 @@ _CUT, _FLOW = "cut", "flow through what heads hold"
 
 @dataclass(frozen=True)
 class _Carrier:
-    """A head that feeds back, through which every token can reach its end: positions it holds at the cut in the middle."""
+    """A head through which every token can reach its end; the positions that it holds at the cut in the middle."""
 
     stage: Stage
     held: int
@@ -83,11 +83,12 @@ def _carriers(patterns: Sequence[Pattern], n: int) -> list[_Carrier]:
     carriers = []
     for p in dict.fromkeys(patterns):
         stage = p.stages[-1]  # paths can follow B alone
-        if stage.recurrent and stage.contiguous_columns and held_size(stage) is not None:
-            carriers.append(_Carrier(stage, min(held_size(stage) or n, n), patterns.count(p)))
-        elif stage.recurrent and stage.contiguous_columns:
-            if np.all(last_reachable(stage, 2 * n)[:n] >= np.arange(n) + n):
-                carriers.append(_Carrier(stage, stage.reads(n), patterns.count(p)))
+        if not (stage.recurrent and stage.contiguous_columns):
+            continue
+        if (size := held_size(stage)) is not None:
+            carriers.append(_Carrier(stage, min(size, n), patterns.count(p)))
+        elif np.all(last_reachable(stage, 2 * n)[:n] >= np.arange(n) + n):
+            carriers.append(_Carrier(stage, stage.reads(n), patterns.count(p)))
     return carriers
 
 

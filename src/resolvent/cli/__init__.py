@@ -1,6 +1,20 @@
 """The command line: a thin layer that reads arguments, calls the library and prints."""
 
-from resolvent.cli import bench, convert, data, design, evaluate, figure, model, patterns, results, runs, study, train, warm_up
+from resolvent.cli import (
+    bench,
+    convert,
+    data,
+    design,
+    evaluate,
+    figure,
+    model,
+    patterns,
+    results,
+    runs,
+    study,
+    train,
+    warm_up,
+)
 from resolvent.cli.shared import app, main
 
 __all__ = [

@@ -40,7 +40,9 @@ class Budget:
             if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0 or math.isinf(limit):
                 raise SettingError(f"{name}, {FIGURES[name]}: expected a number > 0, got {limit!r}.")
         if not self.limits:
-            raise SettingError(f"expected a budget on at least one of {', '.join(FIGURES)}, such as slots=64, got none.")
+            raise SettingError(
+                f"expected a budget on at least one of {', '.join(FIGURES)}, such as slots=64, got none."
+            )
 
     @property
     def limits(self) -> dict[str, float]:
@@ -79,7 +81,7 @@ def require_shape(shape: Shape) -> None:
 
 
 def least_of(structure: Structure, n: int, shape: Shape) -> LeastFigures:
-    """What its caches and reads allow it at best: bounds for any structure with as many slots and reads in each head."""
+    """What its caches and reads allow it at best: bounds for any with as many slots in each head."""
     sizes = [p.slots(n) for p in structure.patterns]
     held = _positions(sum(c * p.slots(n) for p, c in structure.counts().items()), shape.heads, n)
     if structure.is_uniform:
@@ -165,7 +167,8 @@ def require_possible(budget: Budget, n: int, shape: Shape) -> None:
 
 def _forbidden(budget: Budget, n: int, shape: Shape) -> Iterator[str]:
     least, total = least_within(budget, n, shape), total_slots(budget, n, shape)
-    spent = " and ".join(f"{name} ≤ {number(budget.limits[name])}" for name in ("slots", "kib", "reads") if name in budget.limits)
+    costs = [name for name in ("slots", "kib", "reads") if name in budget.limits]
+    spent = " and ".join(f"{name} ≤ {number(budget.limits[name])}" for name in costs)
     within = f"{spent} in {_heads(shape)} and n = {n:,}" if spent else f"n = {n:,}"
     if n > 1 and total < 1:
         yield f"{within}: there is not one slot to hold a position; expected room for 1 at least."
@@ -185,8 +188,9 @@ def _forbidden(budget: Budget, n: int, shape: Shape) -> Iterator[str]:
         needed = -(-shape.heads * (n - 1) // math.floor(budget.congestion or 1)) if (budget.congestion or 0) >= 1 else 0
         slots = f" That congestion takes {number(needed / shape.states)} slots." if needed else ""
         yield (
-            f"no pattern has congestion ≤ {number(budget.congestion or 0)} with {within}: {number(least.congestion)} is "
-            f"the least, since n - 1 tokens cross a cut through what is held there (slots × congestion ≥ n - 1).{slots}"
+            f"no pattern has congestion ≤ {number(budget.congestion or 0)} with {within}: {number(least.congestion)} "
+            "is the least, since n - 1 tokens cross a cut through what is held there (slots × congestion ≥ n - 1)."
+            f"{slots}"
         )
 
 
@@ -201,10 +205,10 @@ def _hop_advice(budget: Budget, n: int, shape: Shape) -> str:
     hops = math.floor(budget.max_hops or 0)
     if hops < 1 or budget.slots is None:
         return ""
-    return f" {hops} hop{'s' * (hops > 1)} would take {number(math.ceil(100 * fewest_hops(hops, n) / shape.states) / 100)} slots."
+    needed = math.ceil(100 * fewest_hops(hops, n) / shape.states) / 100
+    return f" {hops} hop{'s' * (hops > 1)} would take {number(needed)} slots."
 
 
 def _heads(shape: Shape) -> str:
     layers = "" if shape.layers == 1 else f"each of {shape.layers} layers of "
     return f"{layers}{shape.heads} head{'s' * (shape.heads > 1)}"
-

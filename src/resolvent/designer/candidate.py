@@ -105,7 +105,7 @@ class Candidate:
         )
 
     def _repr_html_(self) -> str:
-        rows = [("kind", self.kind), ("reads", self.cells[1]), ("slots", self.cells[2]), ("hops (least)", self.cells[3]),
-                ("mean hops", f"{self.cells[4]} (≥ {number(self.least.mean_hops)})"),
-                ("congestion (least)", self.cells[5]), ("why", self.why), *(("better", str(each)) for each in self.better)]  # fmt: skip
+        names = ("reads", "slots", "hops (least)", "mean hops", "congestion (least)")
+        rows = [("kind", self.kind), *zip(names, self.cells[1:], strict=True), ("why", self.why)]
+        rows += [("better", str(each)) for each in self.better]
         return table(self.structure.label, rows)

@@ -1,4 +1,4 @@
-"""From a budget to patterns: what fits, ranked, with why, what better would cost, and how far from proven bounds it is."""
+"""From a budget to patterns: what fits, ranked, with why, and what better would cost."""
 
 from __future__ import annotations
 

@@ -37,7 +37,9 @@ def why(each: Candidate, above: Sequence[Candidate], compared: Sequence[str]) ->
 
 def better_than(each: Candidate, frontier: Sequence[Candidate], search: Search) -> tuple[Better, ...]:
     """For every figure that is compared: by a proof where there is one, otherwise the nearest on the frontier."""
-    answers = [_proved(each, name, search) or _nearest(each, name, frontier, search.compared) for name in search.compared]
+    answers = [
+        _proved(each, name, search) or _nearest(each, name, frontier, search.compared) for name in search.compared
+    ]
     return tuple(answer for answer in answers if answer is not None)
 
 
@@ -55,7 +57,12 @@ def _proved(each: Candidate, name: str, search: Search) -> Better | None:
     if size > 1024 or size >= n or size <= figures.slots:
         return None
     value = hops if name == "max_hops" else float(least_congestion(size, n)) + 1
-    after = {"slots": float(size), "reads": float(size), "max_hops": float(hops), "congestion": float(least_congestion(size, n)) + 1}
+    after = {
+        "slots": float(size),
+        "reads": float(size),
+        "max_hops": float(hops),
+        "congestion": float(least_congestion(size, n)) + 1,
+    }
     costs = {key: amount for key, amount in after.items() if key != name and amount > figures.value(key)}
     return Better(name, value, f"binomial:{size},lazy", costs, proved=name == "max_hops")
 
@@ -83,5 +90,3 @@ def _value(each: Candidate, name: str) -> float:
 
 def _join(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-

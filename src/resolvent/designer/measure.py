@@ -91,4 +91,3 @@ def _at_fixed_distances(p: Pattern, n: int) -> Congestion:
     if p.recurrent and upper > lower and (cut := cut_bound(p, n)) > lower:
         lower, lower_by = cut, "cut"
     return Congestion(lower, upper, lower_by, "shift routing")
-

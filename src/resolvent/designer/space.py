@@ -1,6 +1,6 @@
 """What is searched: lines of structures that grow with a size, from which the search takes those that fit a budget.
 
-A stride of 1 is in all of them: distances are sums of strides ≥ 1, so without it some token does not reach the next, and
+A stride of 1 is in all of them: distances are sums of strides ≥ 1, so without it no token reaches the next, and
 a·k^p + b connects every pair only for b = 1. Sizes are chosen so that cache and reads grow with them.
 """
 
@@ -109,7 +109,9 @@ def _pairs(n: int, shape: Shape, corners: tuple[int, ...]) -> Iterator[Line]:
         yield Line(
             "pair A/B", lambda s, a=a: Structure.uniform(pair(a, f"binomial:{s},lazy"), shape), held, 1, corners  # type: ignore[misc]
         )  # fmt: skip
-        yield Line("pair A/B", lambda s, a=a: Structure.uniform(pair(a, f"order:{s}"), shape), max(n - 1, 1), 1, corners)  # type: ignore[misc]
+        yield Line(
+            "pair A/B", lambda s, a=a: Structure.uniform(pair(a, f"order:{s}"), shape), max(n - 1, 1), 1, corners
+        )  # type: ignore[misc]
 
 
 def _mixes(n: int, shape: Shape, corners: tuple[int, ...]) -> Iterator[Line]:
@@ -121,17 +123,24 @@ def _mixes(n: int, shape: Shape, corners: tuple[int, ...]) -> Iterator[Line]:
 
     for near in _near(n):
         for count in _counts(shape.heads):
+
             def heads(size: int, near: Pattern = near, count: int = count) -> Structure:
                 return Structure((((count, far(size)), (shape.heads - count, near)),) * shape.layers)
 
             yield Line("mixed heads", heads, held, 2, corners)
         for count in _counts(shape.layers):
+
             def layers(size: int, near: Pattern = near, count: int = count) -> Structure:
-                return Structure((((shape.heads, near),),) * (shape.layers - count) + (((shape.heads, far(size)),),) * count)
+                return Structure(
+                    (((shape.heads, near),),) * (shape.layers - count) + (((shape.heads, far(size)),),) * count
+                )
 
             yield Line("mixed layers", layers, held, 2, corners)
-            yield Line("mixed layers", lambda size, layers=layers: Structure(layers(size).layers[::-1]), held, 2, corners)  # type: ignore[misc]
+            yield Line(
+                "mixed layers", lambda size, layers=layers: Structure(layers(size).layers[::-1]), held, 2, corners
+            )  # type: ignore[misc]
         if shape.heads > 1 and shape.layers > 1:
+
             def one(size: int, near: Pattern = near) -> Structure:
                 mixed = ((1, far(size)), (shape.heads - 1, near))
                 return Structure((((shape.heads, near),),) * (shape.layers - 1) + (mixed,))

@@ -51,8 +51,10 @@ class Pair(Pattern):
         return int(self._row_lengths(require_length(n)).sum())
 
     def _row_lengths(self, n: int) -> Integers:
-        """`reads(i)` for all i < n; rows are only listed where neither side reads all and one is neither shifted
-        nor contiguous in columns."""
+        """`reads(i)` for all i < n.
+
+        Rows are only listed where neither side reads all, and one is neither shifted nor contiguous in columns.
+        """
         self.require_within(n)
         if any(stage.is_dense for stage in self.stages):
             return np.arange(n)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resolvent.studies.designed import DESIGN
+from resolvent.studies.designed.study import DESIGN
 from resolvent.studies.dimension import DIMENSION
 from resolvent.studies.language.study import LENGTH, MAMBA, NORMALIZATION, PARETO, SHARING
 from resolvent.studies.study import Study
