@@ -16,6 +16,7 @@ from resolvent.designer.budget import (
     number,
     require_possible,
     require_shape,
+    total_slots,
 )
 from resolvent.designer.candidate import Candidate
 from resolvent.designer.explain import better_than, why
@@ -192,7 +193,7 @@ def design(
     key_names = _ranking(order, weights)
     require_possible(budget, n, shape)
     search = Search(n, shape, budget)
-    search.run(lines(n, shape, _corners(n, budget)))
+    search.run(lines(n, shape, _corners(n, budget), total_slots(budget, n, shape) // shape.states + 1))
     frontier = search.frontier()
     if not frontier:
         raise SettingError(

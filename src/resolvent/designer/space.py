@@ -18,6 +18,7 @@ _MOST_HELD = 1024  # by a binomial pattern
 _BASES = (2, 3, 4, 5, 6, 8, 10, 16)
 _POWERS = (1, 2, 3, 4)
 _RATIOS = (2, 3, 4, 8, 16)
+_LINEAR = "strides a·k^1+1"
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,17 @@ class Line:
     steps: int = 0
 
 
-def lines(n: int, shape: Shape, corners: tuple[int, ...]) -> Iterator[Line]:
-    """All that is searched for n tokens; `corners` are the sizes of a cache at which hops or congestion jump."""
+def lines(n: int, shape: Shape, corners: tuple[int, ...], slots: int | None = None) -> Iterator[Line]:
+    """All that is searched for n tokens.
+
+    Args:
+        n: Number of tokens.
+        shape: Layers and heads.
+        corners: Sizes of a cache at which hops or congestion jump.
+        slots: The most slots of a head, if all have as many. Of cache-efficient strides whose gaps grow, every third
+            level at least has a position of its own (docs/theory.md, section 3), so more than three times as many
+            levels need not be tried.
+    """
 
     def uniform(kind: str, spell: Callable[[int], str], most: int, least: int = 1) -> Line:
         return Line(kind, lambda size: Structure.uniform(pattern(spell(size)), shape), most, least, steps=1)
@@ -54,7 +64,9 @@ def lines(n: int, shape: Shape, corners: tuple[int, ...]) -> Iterator[Line]:
     yield uniform("dense", lambda _: "dense", 1)
     yield from _pairs(n, shape, corners)
     for kind, spell, most in _strides(n):
-        yield uniform(f"{kind}, cache-efficient", lambda s, spell=spell: f"stride:{spell(s)}+cache", most)  # type: ignore[misc]
+        if kind != _LINEAR:  # whose multiples of a step are never dropped: a table of all but the last ones
+            levels = most if slots is None else min(most, 3 * slots + 3)
+            yield uniform(f"{kind}, cache-efficient", lambda s, spell=spell: f"stride:{spell(s)}+cache", levels)  # type: ignore[misc]
     yield uniform("Fenwick tree", lambda _: "fenwick", 1)
     for fixed in (1, 4):
         yield uniform("window and first tokens", lambda s, fixed=fixed: f"longformer:{s},{fixed}", past)  # type: ignore[misc]

@@ -112,7 +112,7 @@ def lives(s: int, n: int) -> Integers:
 def lives_lazy(s: int, n: int) -> Integers:
     """`life_lazy(s, j)` for all j < n, capped at n, shape (n,): until the next position in the same slot."""
     slots_used = slots(s, 2 * n)  # where a life of n ends
-    order = np.argsort(slots_used, kind="stable")
+    order = np.argsort(slots_used.astype(np.int16) if s < 1 << 15 else slots_used, kind="stable")  # short ones by radix
     result = np.full(2 * n, n, dtype=np.int64)
     same = slots_used[order[1:]] == slots_used[order[:-1]]
     result[order[:-1][same]] = np.minimum(np.diff(order)[same], n)

@@ -80,7 +80,7 @@ def fit_text(task: str, fit: LineFit | None) -> str:
     return (
         f"{task}: congestion / dimension {verdict} accuracy: {100 * fit.slope:+.1f} points per doubling (± "
         f"{100 * fit.slope_error:.1f}), R² {fit.explained:.2f}; off by {100 * fit.held_out:.1f} points on structures "
-        f"it has not seen, against {100 * fit.constant:.1f} for their mean ({fit.points} runs, {fit.groups} structures)."
+        f"it has not seen, against {100 * fit.constant:.1f} for the mean ({fit.points} runs, {fit.groups} structures)."
     )
 
 
