@@ -156,7 +156,7 @@ def _notes(own: Sequence[Trained], records: Sequence[Record]) -> tuple[str, ...]
         "The fit: accuracy of each run against log2(congestion / channels of a state), lower bounds, over all records; "
         "structures without a path are left out. Its slope is in points of accuracy; the error of the slope is that of "
         "means of structures. Held out: each structure is predicted by the line through the others; beside it, the "
-        "error if their mean is the guess. Records with other settings (steps, gates, curricula) are in it as they are. "
+        "error if their mean is the guess. Records with other settings (steps, gates, curricula) are in as they are. "
         "Rank: Spearman's correlation over structures.",
         f"Seeds {', '.join(map(str, seeds))}. {provenance(records)}",
     )
