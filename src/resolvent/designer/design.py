@@ -193,7 +193,8 @@ def design(
     key_names = _ranking(order, weights)
     require_possible(budget, n, shape)
     search = Search(n, shape, budget)
-    search.run(lines(n, shape, _corners(n, budget), total_slots(budget, n, shape) // shape.states + 1))
+    widest = min(total_slots(budget, n, shape) // shape.states, math.floor(n if reads is None else reads)) + 1
+    search.run(lines(n, shape, _corners(n, budget), widest))
     frontier = search.frontier()
     if not frontier:
         raise SettingError(

@@ -38,14 +38,14 @@ class Line:
     steps: int = 0
 
 
-def lines(n: int, shape: Shape, corners: tuple[int, ...], slots: int | None = None) -> Iterator[Line]:
+def lines(n: int, shape: Shape, corners: tuple[int, ...], widest: int | None = None) -> Iterator[Line]:
     """All that is searched for n tokens.
 
     Args:
         n: Number of tokens.
         shape: Layers and heads.
         corners: Sizes of a cache at which hops or congestion jump.
-        slots: The most slots of a head, if all have as many. Of cache-efficient strides whose gaps grow, every third
+        widest: The most slots, or reads, of a head if all have as many. Of cache-efficient strides whose gaps grow, every third
             level at least has a position of its own (docs/theory.md, section 3), so more than three times as many
             levels need not be tried.
     """
@@ -65,7 +65,7 @@ def lines(n: int, shape: Shape, corners: tuple[int, ...], slots: int | None = No
     yield from _pairs(n, shape, corners)
     for kind, spell, most in _strides(n):
         if kind != _LINEAR:  # whose multiples of a step are never dropped: a table of all but the last ones
-            levels = most if slots is None else min(most, 3 * slots + 3)
+            levels = most if widest is None else min(most, 3 * widest + 3)
             yield uniform(f"{kind}, cache-efficient", lambda s, spell=spell: f"stride:{spell(s)}+cache", levels)  # type: ignore[misc]
     yield uniform("Fenwick tree", lambda _: "fenwick", 1)
     for fixed in (1, 4):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from resolvent.analysis.cost import cache_bytes
 from resolvent.analysis.routers import held_size
@@ -114,6 +115,7 @@ def _mean(structure: Structure, values: Sequence[float], shape: Shape) -> float:
     return total / shape.states
 
 
+@lru_cache(maxsize=4096)
 def widest_row(p: Pattern, n: int) -> int:
     """`Pattern.widest_row`, in no time where it is known."""
     if isinstance(p, Stage) and (size := held_size(p)) is not None:
@@ -121,6 +123,7 @@ def widest_row(p: Pattern, n: int) -> int:
     return p.widest_row(n)
 
 
+@lru_cache(maxsize=1024)
 def _entries(p: Pattern, n: int) -> int:
     """Non-zeros of A and B."""
     if isinstance(p, Stage) and (size := held_size(p)) is not None:
