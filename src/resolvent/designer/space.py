@@ -45,9 +45,9 @@ def lines(n: int, shape: Shape, corners: tuple[int, ...], widest: int | None = N
         n: Number of tokens.
         shape: Layers and heads.
         corners: Sizes of a cache at which hops or congestion jump.
-        widest: The most slots, or reads, of a head if all have as many. Of cache-efficient strides whose gaps grow, a third
-            of the levels has positions of its own (docs/theory.md, section 3), so more than three times as many
-            levels need not be tried.
+        widest: The most slots, or reads, of a head if all have as many. Of cache-efficient strides whose gaps grow
+            at least a third of the levels have a position of their own (docs/theory.md, section 3), so more than
+            three times as many levels need not be tried.
     """
 
     def uniform(kind: str, spell: Callable[[int], str], most: int, least: int = 1) -> Line:
