@@ -29,7 +29,7 @@ from resolvent.patterns import (
 )
 
 if TYPE_CHECKING:
-    from resolvent.designer import Design, design
+    from resolvent.designer.design import Design, design
     from resolvent.mixer import Mixer
     from resolvent.model import LanguageModel, ModelConfig, diagnose, preset, watch_gates
     from resolvent.ops import DecodeCache, choose_backend, decode_cache, extend, load_cache, mix, solve

@@ -59,17 +59,17 @@ def pattern_congestion(p: Pattern, n: int) -> Congestion:
     if p.stages[0].is_dense:
         return Congestion(1, 1, "one path per token", "an edge for each token")
     if isinstance(p, Stage) and (size := held_size(p)) is not None and p.recurrent:
-        lower = -(-n // min(size, n))
+        least = -(-n // min(size, n))
         if isinstance(p, Strided) or size >= 2 * n:  # a window, or all of it
-            return Congestion(lower, lower, "cut", "shift routing")
-        return Congestion(lower, min(lower + 1, n), "cut", "flow through what is held")
+            return Congestion(least, least, "cut", "shift routing")
+        return Congestion(least, min(least + 1, n), "cut", "flow through what is held")
     if all(stage.is_shifted(2 * n + 2 * NEARBY) for stage in p.stages) and as_intervals(p) is None:
         return _at_fixed_distances(p, n)
     load = persistent_load(last, n) if last.recurrent and last.contiguous_columns else None
     if load is None:
         lower, lower_by = lower_bound(p, n)
         return Congestion(lower, n if math.isfinite(lower) else lower, lower_by, "n paths in all")
-    lower, lower_by = cut_bound(p, n), "cut"
+    lower, lower_by = int(cut_bound(p, n)), "cut"
     if lower < load and (sharper := interval_bound(p, n) or 1) > lower:
         lower, lower_by = sharper, "interval"
     return Congestion(lower, max(min(load + 1, n), lower), lower_by, "flow through what is held")

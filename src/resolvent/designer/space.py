@@ -85,7 +85,7 @@ def _strides(n: int) -> Iterator[tuple[str, Callable[[int], str], int]]:
     past = max(n - 1, 1)
 
     def coefficient(size: int, power: int) -> int:
-        return max(-(-past // size**power), 1)
+        return max(-(-past // int(size**power)), 1)
 
     for p in _POWERS:
         most = 2 * round(past ** (1 / p)) + 1
@@ -122,8 +122,8 @@ def _pairs(n: int, shape: Shape, corners: tuple[int, ...]) -> Iterator[Line]:
             "pair A/B", lambda s, a=a: Structure.uniform(pair(a, f"binomial:{s},lazy"), shape), held, 1, corners  # type: ignore[misc]
         )  # fmt: skip
         yield Line(
-            "pair A/B", lambda s, a=a: Structure.uniform(pair(a, f"order:{s}"), shape), max(n - 1, 1), 1, corners
-        )  # type: ignore[misc]
+            "pair A/B", lambda s, a=a: Structure.uniform(pair(a, f"order:{s}"), shape), max(n - 1, 1), 1, corners  # type: ignore[misc]
+        )  # fmt: skip
 
 
 def _mixes(n: int, shape: Shape, corners: tuple[int, ...]) -> Iterator[Line]:
@@ -149,8 +149,8 @@ def _mixes(n: int, shape: Shape, corners: tuple[int, ...]) -> Iterator[Line]:
 
             yield Line("mixed layers", layers, held, 2, corners)
             yield Line(
-                "mixed layers", lambda size, layers=layers: Structure(layers(size).layers[::-1]), held, 2, corners
-            )  # type: ignore[misc]
+                "mixed layers", lambda size, layers=layers: Structure(layers(size).layers[::-1]), held, 2, corners  # type: ignore[misc]
+            )  # fmt: skip
         if shape.heads > 1 and shape.layers > 1:
 
             def one(size: int, near: Pattern = near) -> Structure:

@@ -29,7 +29,7 @@ from resolvent.studies.study import (
 )
 from resolvent.studies.table1.cells import Table1Preset, preset_of, run_config
 from resolvent.studies.table1.claims import ACCURACY
-from resolvent.tasks import Copy, Recall
+from resolvent.tasks import Copy, Recall, Task
 from resolvent.tasks.synthetic import Synthetic
 from resolvent.train.config import RunConfig
 from resolvent.train.record import Record, read_records
@@ -117,7 +117,8 @@ def _sized(preset: str) -> Table1Preset:
     if preset != "smoke":
         return size
     train = dataclasses.replace(size.train, steps=60, warmup=10, eval_every=30, eval_batches=2)
-    tasks = {"copy": Copy(vocab_size=32, length=12, least=4), "recall": Recall(vocab_size=32, pairs=4, length=16)}
+    copy, recall = Copy(vocab_size=32, length=12, least=4), Recall(vocab_size=32, pairs=4, length=16)
+    tasks: dict[str, Task] = {"copy": copy, "recall": recall}
     return dataclasses.replace(size, train=train, tasks=tasks, seeds={})
 
 
