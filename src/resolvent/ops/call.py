@@ -46,7 +46,8 @@ class StageCall(NamedTuple):
     def request(self, operation: Operation, x: Tensor) -> Request:
         tokens = x.shape[2] if x.ndim == 4 else 1
         normalize: Normalize = "joint" if self.joint else "gate"
-        return Request(operation, self.label, self.is_dense, self.recurrent, x.device.type, tokens, normalize)
+        kind = (operation, self.label, self.is_dense, self.recurrent)
+        return Request(*kind, x.device.type, tokens, normalize, x.dtype, x.shape[-1] if x.ndim else 0)
 
 
 class Call(NamedTuple):

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 
 from resolvent.errors import closest
-from resolvent.ops import cpu, dense, paper, portable, reference
+from resolvent.ops import cpu, dense, paper, portable, reference, triton
 from resolvent.ops.backend import Backend, PreparedBackend, Request
 
 # In the order in which `auto` asks them.
-BACKENDS: dict[str, Backend] = {backend.NAME: backend for backend in (dense, cpu, portable, reference, paper)}
+BACKENDS: dict[str, Backend] = {backend.NAME: backend for backend in (dense, cpu, triton, portable, reference, paper)}
 
 
 @dataclass(frozen=True)

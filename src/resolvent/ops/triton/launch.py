@@ -1,0 +1,129 @@
+"""What every launch of a call has in common: sizes, flags and scratch, and heads in groups where scratch would be large.
+
+Scratch per head, in numbers of float32 (float64 if inputs are): with n new rows in blocks of b,
+
+    inverses   b · ⌈n / b⌉ · b
+    weights    w · b · ⌈n / b⌉ if strided (w offsets), else TILE · b · (tiles listed)
+
+and in the backward pass as much again for weights of A and for the slopes of each side if strided, or TILE · (tiles
+listed) · (D + 2 D') of partial sums if listed. Where that exceeds `LARGEST_SCRATCH` for all heads, heads take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from resolvent.ops.precision import compute_dtype
+from resolvent.ops.rows import Rows
+from resolvent.ops.triton.plan import TILE, BlockPlan, block_plan
+from resolvent.ops.triton.sizes import Sizes, padded, sizes_for
+
+LARGEST_SCRATCH = 1 << 30  # bytes
+_MOST_HEADS = 65_535  # of one launch
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One call: rows, sizes, and the constants that a kernel is compiled for."""
+
+    rows: Rows
+    plan: BlockPlan
+    sizes: Sizes
+    dtype: torch.dtype
+    compute: torch.dtype
+    d: int
+    key_dim: int
+    hip: bool
+
+    @property
+    def direct(self) -> bool:
+        return self.rows.pattern.direct == "all"
+
+    @property
+    def recurrent(self) -> bool:
+        return self.rows.pattern.recurrent
+
+    @property
+    def scored(self) -> bool:
+        """Whether B has scores: over a single source a softmax is 1, whatever they are."""
+        return self.recurrent and self.rows.pattern.reads_several
+
+    @property
+    def rounded(self) -> bool:
+        """Whether outputs are stored with fewer bits than they are fed back with."""
+        return self.recurrent and self.dtype != self.compute
+
+    @property
+    def total(self) -> int:
+        return self.rows.known + self.rows.new
+
+    @property
+    def precision(self) -> str:
+        return "ieee" if self.hip or self.compute == torch.float64 else "tf32x3"
+
+    @property
+    def score_precision(self) -> str:
+        """Products of half-precision numbers are exact in tf32."""
+        return "tf32" if self.dtype != self.compute and not self.hip else self.precision
+
+    def constants(self, *names: str) -> dict[str, Any]:
+        """Compile-time constants of a kernel, by name."""
+        every = {
+            "D": self.d,
+            "DK": self.key_dim,
+            "BD": padded(self.d),
+            "BDK": padded(self.key_dim),
+            "BV": self.sizes.channels,
+            "BLOCK": self.sizes.block,
+            "LEVELS": self.sizes.block.bit_length() - 1,
+            "TILE": TILE,
+            "STRIDED": self.plan.strided,
+            "DIRECT": self.direct,
+            "RECURRENT": self.recurrent,
+            "SCORED": self.scored,
+            "ROUNDED": self.rounded,
+            "COMPUTE": str(self.compute).removeprefix("torch."),
+            "PRECISION": self.precision,
+            "EXACT": self.score_precision,
+        }
+        return {name: every[name] for name in names}
+
+    @property
+    def options(self) -> dict[str, int]:
+        """How a kernel is compiled. A single stage: nothing is fetched ahead of what a sweep stores."""
+        return {"num_warps": self.sizes.warps, "num_stages": 1}
+
+    @property
+    def channel_programs(self) -> int:
+        return -(-self.d // self.sizes.channels)
+
+    def scratch_per_head(self, *, backward: bool) -> int:
+        """Numbers, by the formula above."""
+        inverses = self.plan.block_count * self.sizes.block**2 if self.recurrent else 0
+        weights = self.plan.weight_rows * self.sizes.block if self.recurrent else 0
+        if not backward:
+            return inverses + weights
+        if self.plan.strided:
+            slopes = self.plan.weight_rows * self.sizes.block * (2 * self.direct + self.scored)
+        else:
+            each = (self.key_dim + self.d) * self.direct + self.key_dim * self.scored
+            slopes = self.plan.entries_per_head * each
+        return inverses + weights + slopes
+
+    def groups(self, heads: int, *, backward: bool) -> Iterator[slice]:
+        """Heads that are launched together."""
+        each = max(self.scratch_per_head(backward=backward) * self.compute.itemsize, 1)
+        together = min(max(LARGEST_SCRATCH // each, 1), _MOST_HEADS)
+        return (slice(first, min(first + together, heads)) for first in range(0, heads, together))
+
+
+def launch_of(x: Tensor, key_dim: int, rows: Rows) -> Launch:
+    sizes = sizes_for(x.device, x.shape[-1], key_dim)
+    plan = block_plan(rows, x.device, sizes.block)
+    hip = torch.version.hip is not None
+    return Launch(rows, plan, sizes, x.dtype, compute_dtype(x), x.shape[-1], key_dim, hip)
