@@ -38,6 +38,7 @@ from tests.operator_cases import (
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not interpreting(), reason="needs TRITON_INTERPRET=1 and a process of its own"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # NumPy's, of infinities and NaN
 ]
 STRIDED = ["exponential", "quadratic", "offsets:2,5", "offsets:3+diagonal", "exponential+attention"]
 ALIVE = ["exponential+cache", "quadratic+cache", "stride:3*k+2+cache", "fenwick", "binomial:4", "first-order", "local:5"]

@@ -145,7 +145,7 @@ def coefficients(
                 tl.store(w_tile + (c - begin) * TILE * BLOCK, st)
         feeds = total != 0  # NaN, too
         g = tl.where(feeds, tl.load(gate + queries, mask=live, other=0.0).to(COMPUTE), 0.0)
-        inv = tl.where(feeds, 1.0 / total, 0.0)
+        inv = tl.where(feeds, 1.0 / tl.where(feeds, total, 1.0), 0.0)
         m = safe(m)
         share = g * inv
         broken = (share * total - share * total) != 0  # rows that are NaN whatever they read
