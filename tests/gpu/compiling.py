@@ -48,7 +48,7 @@ class Variant:
     @property
     def _dtype(self) -> str:
         types = dict(self.signature)
-        return next(types[name][1:] for name in ("x", "v", "y", "dx", "dy") if name in types)
+        return next(types[name][1:] for name in ("q", "x", "v", "y", "dx", "dy") if name in types)
 
 
 def variants(dims: tuple[int, ...] = DIMS, dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float32)) -> Iterator[Variant]:

@@ -1,9 +1,23 @@
 """The command line: a thin layer that reads arguments, calls the library and prints."""
 
-from resolvent.cli import bench, convert, data, evaluate, figure, model, patterns, results, runs, study, train, warm_up
+from resolvent.cli import (
+    bench,
+    convert,
+    data,
+    evaluate,
+    figure,
+    gpu_check,
+    model,
+    patterns,
+    results,
+    runs,
+    study,
+    train,
+    warm_up,
+)
 from resolvent.cli.shared import app, main
 
 __all__ = [
-    "app", "bench", "convert", "data", "evaluate", "figure", "main", "model", "patterns", "results", "runs", "study",
-    "train", "warm_up",
+    "app", "bench", "convert", "data", "evaluate", "figure", "gpu_check", "main", "model", "patterns", "results",
+    "runs", "study", "train", "warm_up",
 ]  # fmt: skip

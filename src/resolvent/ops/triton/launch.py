@@ -23,7 +23,7 @@ from resolvent.ops.rows import Rows
 from resolvent.ops.triton.plan import TILE, BlockPlan, block_plan
 from resolvent.ops.triton.sizes import Sizes, padded, sizes_for
 
-LARGEST_SCRATCH = 1 << 30  # bytes
+LARGEST_SCRATCH = 4 << 30  # bytes
 _MOST_HEADS = 65_535  # of one launch
 
 

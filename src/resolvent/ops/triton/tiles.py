@@ -72,7 +72,7 @@ def inverse(near, BLOCK: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.const
     rows = tl.arange(0, BLOCK)
     power = near
     result = near + tl.where(rows[:, None] == rows[None, :], 1.0, 0.0).to(near.dtype)
-    for _ in tl.static_range(LEVELS - 1):
+    for _ in range(LEVELS - 1):
         power = tl.dot(power, power, input_precision=PRECISION, out_dtype=near.dtype)
         result += tl.dot(result, power, input_precision=PRECISION, out_dtype=near.dtype)
     return result
