@@ -137,6 +137,7 @@ def test_import_loads_no_optional_package() -> None:
         "tiktoken",
         "pyarrow",
         "transformers",
+        "triton",
     ]
     code = f"import sys, resolvent; print([m for m in {heavy} if m in sys.modules])"
     assert in_a_new_process(code).strip() == "[]"

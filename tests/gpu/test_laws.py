@@ -76,7 +76,7 @@ def test_every_kind_of_pattern(spec: Spec, n: int) -> None:
 @pytest.mark.parametrize("spec", CORE)
 @pytest.mark.parametrize("block", [16, 32, 64])
 def test_every_size_of_block(spec: Spec, block: int) -> None:
-    with using(Sizes(block, 16)):
+    with using(Sizes(block, 16, slopes=block)):
         check(spec, mixer_inputs(2 * block + 17, torch.float64, 1, 1), torch.float64)
 
 

@@ -27,10 +27,13 @@ class Choice:
 def choose(backend: str | Backend, request: Request) -> tuple[Backend, str]:
     """The backend that runs this, and why. One that was asked for works or raises an error: nothing falls back."""
     if backend == "auto":
+        refused = []  # by those that would have been chosen before
         for candidate in BACKENDS.values():
             why = candidate.preference(request)
-            if why is not None and candidate.refusal(request) is None:
-                return candidate, why
+            refusal = None if why is None else candidate.refusal(request)
+            if why is not None and refusal is None:
+                return candidate, "; ".join([why, *refused])
+            refused += [] if refusal is None else [refusal.rstrip(".")]
     chosen = find(backend)
     refusal = chosen.refusal(request)
     if refusal is not None:

@@ -20,6 +20,7 @@ from resolvent.ops.triton.sizes import LARGEST_DIM
 from resolvent.patterns import Stage
 
 NAME = "triton"
+_SHORT = 4096  # tokens below which the performance model expects FlashAttention to be faster (docs/gpu.md)
 
 
 def refusal(request: Request) -> str | None:
@@ -40,9 +41,11 @@ def refusal(request: Request) -> str | None:
 
 
 def preference(request: Request) -> str | None:
-    if request.device != "cuda":
+    if request.device != "cuda" or request.is_dense:
         return None
-    return "the tensors are on a GPU, and fused kernels cover every sparse pattern there"
+    short = request.tokens < _SHORT and request.operation == "mix"
+    hint = "; on so few tokens a model expects attention to be faster ('resolvent bench --model h100')" if short else ""
+    return f"the tensors are on a GPU, and fused kernels cover every sparse pattern there{hint}"
 
 
 def interpreting() -> bool:

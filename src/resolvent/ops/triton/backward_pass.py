@@ -31,8 +31,8 @@ def sweep_back(
 ):  # fmt: skip
     """dU of one sequence of one head, BV of its channels, from the last block to the first.
 
-    Strided, a block takes from its readers; listed, it adds to the rows of `du` that it has read, which begin as zeros.
-    Known rows get their gradients in the second case; in the first, `collect` computes them.
+    Strided, a block takes from its readers, and so do known rows at last; listed, it adds to the rows of `du` that it has
+    read, which begin as zeros.
     """
     head = tl.program_id(0).to(tl.int64)
     sequence = tl.program_id(1)
@@ -78,6 +78,18 @@ def sweep_back(
                 owed = load_rows(du, base + source, source >= 0, channels, D, COMPUTE)
                 store_rows(du, owed + more, base + source, source >= 0, channels, D)
         tl.debug_barrier()
+    if STRIDED:
+        for row in range(0, known, BLOCK):  # which come with one sequence only
+            place = row + r
+            value = tl.zeros((BLOCK, BV), dtype=COMPUTE)
+            for c in range(0, width):
+                offset = tl.load(offsets + c)
+                reader = place + offset - known
+                reads = (place < known) & (reader >= 0) & (reader < new)
+                w_row = ((reader // BLOCK) * width + c).to(tl.int64) * BLOCK + reader % BLOCK
+                w = tl.load(w_head + w_row, mask=reads, other=0.0)
+                value += w[:, None] * load_rows(du, known + reader, reads, channels, D, COMPUTE)
+            store_rows(du, value, place, place < known, channels, D)
 
 
 @triton.jit(do_not_specialize=["new", "known", "block_count", "weight_rows", "entries_per_head", "width"])
@@ -223,8 +235,8 @@ def slopes(
 
 @triton.jit(do_not_specialize=["new", "known", "span_count", "weight_rows", "entries_per_head", "width"])
 def collect(
-    dka, dkb, dx, dy_known, near_ka, near_kb, near_x, partial_ka, partial_kb, partial_x,
-    far_a, far_b, far_weights, weights, qa, qb, du, offsets, spans, entry_begins, entries,
+    dka, dkb, dx, near_ka, near_kb, near_x, partial_ka, partial_kb, partial_x,
+    far_a, far_b, far_weights, qa, qb, du, offsets, spans, entry_begins, entries,
     new, known, span_count, weight_rows, entries_per_head, width,
     D: tl.constexpr, DK: tl.constexpr, BD: tl.constexpr, BDK: tl.constexpr, BLOCK: tl.constexpr,
     STRIDED: tl.constexpr, DIRECT: tl.constexpr, KEYS: tl.constexpr, SCORED: tl.constexpr, RECURRENT: tl.constexpr,
@@ -261,7 +273,6 @@ def collect(
     if SCORED:
         for_kb = load_rows(near_kb + row0 * DK, rows, fresh, features, DK, COMPUTE)
     if STRIDED:
-        for_y = tl.zeros((BLOCK, BD), dtype=COMPUTE)
         for c in range(0, width):
             offset = tl.load(offsets + c)
             reader = local + offset - known  # among the new rows of the sequence
@@ -277,12 +288,6 @@ def collect(
             if SCORED:
                 b = tl.load(far_b + far, mask=reads, other=0.0)
                 for_kb += b[:, None] * load_rows(qb + new0 * DK, base + reader, reads, features, DK, COMPUTE)
-            if RECURRENT:
-                w = tl.load(weights + far, mask=reads & (local < known), other=0.0)
-                owed = load_rows(du, base + reader, reads & (local < known), channels, D, COMPUTE)
-                for_y += w[:, None] * owed
-        if RECURRENT:
-            store_rows(dy_known + head * known * D, for_y, rows, live & (local < known), channels, D)
     else:
         begin = tl.load(entry_begins + local, mask=live, other=0)
         end = tl.load(entry_begins + local + 1, mask=live, other=0)

@@ -107,21 +107,22 @@ def _backward(grad_y: Tensor, inputs: Sequence[Tensor], y: Tensor, rows: Rows) -
 def _backward_of(own: Named, one: Launch) -> None:
     """All launches for one group of heads."""
     plan, known, x = one.plan, one.rows.known, own["x"]
-    scratch, extra, du = feedback_scratch(one, x), slope_scratch(one, x, scored=False), own["dy"]
+    two = one.for_slopes()
+    scratch, extra, du = feedback_scratch(one, x), slope_scratch(two, x, scored=False), own["dy"]
     if one.recurrent:
         _place(one, own, scratch, output=False)
         shape = (len(x), one.total, one.d)
         du = x.new_empty(shape) if plan.strided else x.new_zeros(shape)
         sweep_back(one, own["dy"], du, scratch)
-        if not plan.strided and known:
+        if known:
             own["dy_known"].copy_(du[:, :known])
-    _slopes(one, own, extra, du, "alpha")
+    _slopes(two, own, extra, du, "alpha")
     if one.recurrent:
-        _slopes(one, own, extra, du, "beta")
-    if one.direct or (plan.strided and known):
+        _slopes(two, own, extra, du, "beta")
+    if one.direct:
         nothing = own["dx"]
         keys = {"dka": nothing, "dkb": nothing, "qa": nothing, "qb": nothing}
-        collect(one, own | keys, {"ka": nothing, "kb": nothing, "x": own["dx"]}, extra, du, scratch, scored=False)
+        collect(one, own | keys, {"ka": nothing, "kb": nothing, "x": own["dx"]}, extra, du, scored=False)
 
 
 def _place(one: Launch, own: Named, scratch: Named, *, output: bool) -> None:

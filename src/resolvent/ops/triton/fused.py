@@ -121,7 +121,8 @@ def backward(
     x, qa, ka, qb, kb, gate = (t.detach().contiguous() for t in inputs)
     y, exact, stats = saved
     gradients = [torch.empty_like(t) for t in (x, qa, ka, qb, kb)]
-    dgate = torch.zeros_like(gate, dtype=stats.dtype)
+    written = torch.empty_like if rows.pattern.recurrent and rows.new else torch.zeros_like
+    dgate = written(gate, dtype=stats.dtype)
     dy_known = x.new_zeros((*x.shape[:2], rows.known, x.shape[-1]), dtype=stats.dtype)
     if not x.numel() or not rows.new:
         return *(t.zero_() for t in gradients), dgate.to(gate.dtype), dy_known.to(x.dtype)
@@ -152,17 +153,18 @@ def _backward_of(own: dict[str, Tensor], one: Launch, scale: float) -> None:
         shape = (len(x), one.total, one.d)
         du = x.new_empty(shape, dtype=one.compute) if plan.strided else x.new_zeros(shape, dtype=one.compute)
         sweep_back(one, own["dy"], du, scratch)
-        if not plan.strided and known:
+        if known:
             own["dy_known"].copy_(du[:, :known])
     near = {name: widened(own[f"d{name}"], one) for name in ("ka", "kb", "x")}
     if not one.direct:
         near["x"] = own["dx"]
-    extra = slope_scratch(one, x, scored=True)
-    _slopes(one, own, near, extra, du, scale, "a")
+    two = one.for_slopes()
+    extra = slope_scratch(two, x, scored=True)
+    _slopes(two, own, near, extra, du, scale, "a")
     if one.recurrent:
-        _slopes(one, own, near, extra, du, scale, "b")
-    if one.direct or one.scored or (plan.strided and known):
-        collect(one, own, near, extra, du, scratch, scored=True)
+        _slopes(two, own, near, extra, du, scale, "b")
+    if one.direct or one.scored:
+        collect(two, own, near, extra, du, scored=True)
 
 
 def _coefficients(

@@ -12,7 +12,7 @@ listed) · (D + 2 D') of partial sums if listed. Where that exceeds `LARGEST_SCR
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -108,12 +108,18 @@ class Launch:
         weights = self.plan.weight_rows * self.sizes.block if self.recurrent else 0
         if not backward:
             return inverses + weights
-        if self.plan.strided:
-            slopes = self.plan.weight_rows * self.sizes.block * (2 * self.direct + self.scored)
+        two = self.for_slopes()
+        if two.plan.strided:
+            slopes = two.plan.weight_rows * two.sizes.block * (2 * self.direct + self.scored)
         else:
             each = (self.key_dim + self.d) * self.direct + self.key_dim * self.scored
-            slopes = self.plan.entries_per_head * each
+            slopes = two.plan.entries_per_head * each
         return inverses + weights + slopes
+
+    def for_slopes(self) -> Launch:
+        """The same call in the blocks in which gradients of scores are computed."""
+        sizes = replace(self.sizes, block=self.sizes.slopes)
+        return replace(self, sizes=sizes, plan=block_plan(self.rows, self.plan.near.device, sizes.block))
 
     def groups(self, heads: int, *, backward: bool) -> Iterator[slice]:
         """Heads that are launched together."""

@@ -18,11 +18,15 @@ LARGEST_DIM = 256
 
 @dataclass(frozen=True)
 class Sizes:
-    """Rows of a block (16, 32 or 64), channels that one program of a sweep takes, and warps of a program."""
+    """Rows of a block (16, 32 or 64), channels that one program of a sweep takes, and warps of a program.
+
+    Gradients of scores hold more at once: `slopes` are the rows of their blocks.
+    """
 
     block: int
     channels: int
     warps: int = 4
+    slopes: int = 16
 
 
 # By architecture, and by the wider of D and D', padded to a power of two. "default" serves all that are not listed.

@@ -55,14 +55,14 @@ def sweep_back(one: Launch, dy: Tensor, du: Tensor, scratch: Named) -> None:
     )  # fmt: skip
 
 
-def collect(one: Launch, own: Named, near: Named, extra: Named, du: Tensor, scratch: Named, *, scored: bool) -> None:
+def collect(one: Launch, own: Named, near: Named, extra: Named, du: Tensor, *, scored: bool) -> None:
     """Gradients of x and, where coefficients are computed from scores, of keys."""
     p = one.plan
     launch(
         "backward_pass.collect", (p.spans.shape[1], len(du)),
-        own["dka"], own["dkb"], own["dx"], own["dy_known"], near["ka"], near["kb"], near["x"],
+        own["dka"], own["dkb"], own["dx"], near["ka"], near["kb"], near["x"],
         extra["partial_ka"], extra["partial_kb"], extra["partial_x"],
-        extra["far_a"], extra["far_b"], extra["far_weights"], scratch["weights"], own["qa"], own["qb"], du,
+        extra["far_a"], extra["far_b"], extra["far_weights"], own["qa"], own["qb"], du,
         p.offsets, p.spans, p.entry_begins, p.entries,
         one.rows.new, one.rows.known, p.spans.shape[1], p.weight_rows, p.entries_per_head, p.width,
         **one.constants("D", "DK", "BD", "BDK", "BLOCK", "STRIDED", "DIRECT", "RECURRENT", "COMPUTE"),
