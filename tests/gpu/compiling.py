@@ -51,7 +51,9 @@ class Variant:
         return next(types[name][1:] for name in ("q", "x", "v", "y", "dx", "dy") if name in types)
 
 
-def variants(dims: tuple[int, ...] = DIMS, dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float32)) -> Iterator[Variant]:
+def variants(
+    dims: tuple[int, ...] = DIMS, dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float32)
+) -> Iterator[Variant]:
     """All that forward, backward, `solve` and decoding launch, each once."""
     seen = set()
     for d in dims:
@@ -146,7 +148,9 @@ class Compiled:
         shared = int(self.result.metadata.shared)
         if self.target.startswith("gfx"):
             text = self.result.asm["amdgcn"]
-            numbers = {name: int(re.search(rf"\.{name}:\s*(\d+)", text)[1]) for name in ("vgpr_count", "vgpr_spill_count")}
+            numbers = {
+                name: int(re.search(rf"\.{name}:\s*(\d+)", text)[1]) for name in ("vgpr_count", "vgpr_spill_count")
+            }
             return {"registers": numbers["vgpr_count"], "spills": numbers["vgpr_spill_count"], "shared": shared}
         usage = _cuobjdump(self.result.asm["cubin"])
         found = re.search(r"REG:(\d+) STACK:(\d+)", usage)

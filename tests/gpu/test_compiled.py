@@ -1,7 +1,7 @@
 """Kernels compiled for GPUs that are not there: they compile, fit, do not race, and use what the hardware has.
 
-`make gpu` compiles those of `IN_CI`, `make gpu-test` every variant that a call can choose. None of this shows that a GPU
-computes the right numbers, or how fast: `resolvent gpu-check` does.
+`make gpu` compiles those of `IN_CI`, `make gpu-test` all of resources.json. None of this shows that a GPU computes the
+right numbers, or how fast: `resolvent gpu-check` does.
 """
 
 import importlib.util
@@ -29,9 +29,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION"),
 ]
 TABLE: dict[str, dict[str, dict[str, int]]] = json.loads(Path(__file__).with_name("resources.json").read_text())
-SWEEPS = ("sweep D=64 bf16 strided rounded", "sweep D=64 bf16 rounded", "sweep_back D=64 bf16 strided", "sweep_back D=64 bf16")
+SWEEPS = (
+    "sweep D=64 bf16 strided rounded",
+    "sweep D=64 bf16 rounded",
+    "sweep_back D=64 bf16 strided",
+    "sweep_back D=64 bf16",
+)
 TILED = (
-    "coefficients D=64 bf16 strided direct recurrent scored output", "coefficients D=64 bf16 direct recurrent scored output",
+    "coefficients D=64 bf16 strided direct recurrent scored output",
+    "coefficients D=64 bf16 direct recurrent scored output",
     "slopes D=64 bf16 strided recurrent scored a reads", "slopes D=64 bf16 recurrent scored a reads",
 )  # fmt: skip
 OTHER = ("collect D=64 bf16 direct recurrent scored keys", "step D=64 bf16 kind0 direct recurrent scored")
@@ -81,7 +87,7 @@ def test_the_table_is_about_kernels_that_exist() -> None:
 
 
 def race(ttgir: str) -> str | None:
-    """What is wrong with a sweep in the compiler's own code: rows fetched before the loop, or a store without a barrier.
+    """What is wrong with a sweep in the compiler's code: rows fetched before the loop, or a store without a barrier.
 
     A step stores rows that later steps read. If the loop is pipelined, copies stand before it; if nothing orders a step
     after the stores of the one before, no barrier follows the last store of its body.
@@ -104,7 +110,11 @@ def _loops(lines: list[str]) -> Iterator[tuple[int, int]]:
     for first, line in enumerate(lines):
         if "scf.for" in line or "scf.while" in line:
             depth = len(line) - len(line.lstrip())
-            after = (n for n in range(first + 1, len(lines)) if lines[n].strip().startswith("}") and _depth(lines[n]) == depth)
+            after = (
+                n
+                for n in range(first + 1, len(lines))
+                if lines[n].strip().startswith("}") and _depth(lines[n]) == depth
+            )
             yield first, next(after)
 
 
@@ -146,7 +156,9 @@ def test_instructions(target: str, name: str) -> None:
 def test_precision(target: str, name: str) -> None:
     """tf32 alone multiplies only what it holds exactly: queries and keys that are half-precision numbers, and masks."""
     products = [line for line in compiled(target, name).text("ttir").splitlines() if "tt.dot" in line]
-    plain = [line for line in products if "tf32x3" not in line and "tensor<16x16xf16>" not in line and "xf16>" not in line]
+    plain = [
+        line for line in products if "tf32x3" not in line and "tensor<16x16xf16>" not in line and "xf16>" not in line
+    ]
     assert len(plain) <= (2 if "coefficients" in name or "slopes" in name else 0) * 2  # scores of A and of B
     assert all("inputPrecision = tf32" in line for line in plain)
 
@@ -188,7 +200,9 @@ def test_launches_do_not_depend_on_the_length(spec: str, dtype: torch.dtype) -> 
         names.add(tuple((launched.kernel, *launched.constants.items()) for launched in (*forward, *backward)))
         for launched in (*forward, *backward):
             kernel = find_kernel(launched.kernel)
-            numbers = {n for n, a in zip(parameters(launched.kernel), launched.arguments, strict=False) if type(a) is int}
+            numbers = {
+                n for n, a in zip(parameters(launched.kernel), launched.arguments, strict=False) if type(a) is int
+            }
             assert numbers <= {p.name for p in kernel.params if p.do_not_specialize}
     assert len(names) == 1
 

@@ -41,7 +41,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # NumPy's, of infinities and NaN
 ]
 STRIDED = ["exponential", "quadratic", "offsets:2,5", "offsets:3+diagonal", "exponential+attention"]
-ALIVE = ["exponential+cache", "quadratic+cache", "stride:3*k+2+cache", "fenwick", "binomial:4", "first-order", "local:5"]
+ALIVE = [
+    "exponential+cache",
+    "quadratic+cache",
+    "stride:3*k+2+cache",
+    "fenwick",
+    "binomial:4",
+    "first-order",
+    "local:5",
+]
 LISTED: list[Spec] = [TABLE, FEW_READS]
 KINDS: list[Spec] = [*STRIDED, *ALIVE, *LISTED, *PAIRED[1:]]
 CORE = ["exponential", "quadratic+cache", FEW_READS]  # one of each kind
@@ -158,7 +166,9 @@ def test_decoding_sequences_at_different_positions(spec: Spec) -> None:
         cache.rewind([26 - start for start in starts])
         parts += [extend(cut(inputs, i, i + 1), spec, cache, **ON) for i in range(26, 30)]
         swapped = cache.reorder([2, 1, 0])
-        after = [extend(cut({k: t.flip(0) for k, t in inputs.items()}, i, i + 1), spec, swapped, **ON) for i in range(30, 34)]
+        after = [
+            extend(cut({k: t.flip(0) for k, t in inputs.items()}, i, i + 1), spec, swapped, **ON) for i in range(30, 34)
+        ]
     y = torch.cat([*parts, *(t.flip(0) for t in after)], 2)
     for b, start in enumerate(starts):
         expected = mix(cut(inputs, start, 34, slice(b, b + 1)), spec, backend="torch")

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from resolvent.ops.backend import Backend, Request, SplitBackend
 from resolvent.ops.registry import BACKENDS, choose
 from resolvent.ops.rows import rows_of
 from resolvent.ops.triton.plan import TILE, BlockPlan, block_plan
-from tests.operator_cases import LIVES, LISTED, STRIDED, Spec, mix, mixer_inputs
+from tests.operator_cases import LISTED, LIVES, STRIDED, Spec, mix, mixer_inputs
 
 ON_GPU = Request("mix", "exponential", False, True, "cuda", 8192)
 
@@ -29,7 +30,8 @@ def test_it_is_a_backend() -> None:
     assert isinstance(triton, SplitBackend)
 
 
-def test_auto_takes_it_on_a_gpu(installed: None) -> None:
+@pytest.mark.usefixtures("installed")
+def test_auto_takes_it_on_a_gpu() -> None:
     chosen, why = choose("auto", ON_GPU)
     assert (chosen.NAME, "fused kernels" in why) == ("triton", True)
     _, why = choose("auto", ON_GPU._replace(tokens=1000))
@@ -38,7 +40,8 @@ def test_auto_takes_it_on_a_gpu(installed: None) -> None:
     assert choose("auto", ON_GPU._replace(device="cpu"))[0].NAME == "cpu"
 
 
-def test_auto_says_why_not(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("installed")
+def test_auto_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen, why = choose("auto", ON_GPU._replace(dtype=torch.float64))
     assert (chosen.NAME, "expected float32, bfloat16 or float16, got float64" in why) == ("torch", True)
     chosen, why = choose("auto", ON_GPU._replace(dim=512))
@@ -48,7 +51,8 @@ def test_auto_says_why_not(installed: None, monkeypatch: pytest.MonkeyPatch) -> 
     assert (chosen.NAME, "pip install 'resolvent[gpu]'" in why) == ("torch", True)
 
 
-def test_asked_for_it_works_or_raises(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("installed")
+def test_asked_for_it_works_or_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = mixer_inputs(4, torch.float32)
     with pytest.raises(ValueError, match=r"needs tensors on a GPU \(CUDA or ROCm\), got cpu.*Backends that can: cpu"):
         mix(inputs, "exponential", backend="triton")
@@ -71,7 +75,7 @@ def test_blocks_read_what_the_pattern_reads(spec: Spec, cuts: tuple[int, ...], p
     assert len(reads) == rows.new
     for mine, theirs in zip(reads, rows.table.tolist(), strict=True):
         assert mine == sorted(source for source in theirs if source >= 0)
-    assert plan.block_count == sum(-(-(after - before) // block) for before, after in zip(cuts, cuts[1:], strict=False))
+    assert plan.block_count == sum(-(-(after - before) // block) for before, after in pairwise(cuts))
 
 
 def _reads(plan: BlockPlan, known: int) -> list[list[int]]:
@@ -105,7 +109,18 @@ def test_gpu_check_without_a_gpu() -> None:
 
 
 def test_the_model_names_itself_and_its_constants() -> None:
-    command = [sys.executable, "-m", "resolvent", "bench", "--model", "h100", "-n", "4k", "exponential+cache", "quadratic"]
+    command = [
+        sys.executable,
+        "-m",
+        "resolvent",
+        "bench",
+        "--model",
+        "h100",
+        "-n",
+        "4k",
+        "exponential+cache",
+        "quadratic",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for part in ("A model of H100", "nothing here was measured", "2.7 TB/s", "faster than", "quadratic"):

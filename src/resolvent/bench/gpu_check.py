@@ -71,7 +71,12 @@ def versions() -> dict[str, str]:
     import triton
 
     build = torch.version.hip or torch.version.cuda or "cpu"
-    return {"resolvent": resolvent.__version__, "torch": torch.__version__, "triton": triton.__version__, "build": build}
+    return {
+        "resolvent": resolvent.__version__,
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "build": build,
+    }
 
 
 def device_name(device: torch.device) -> str:

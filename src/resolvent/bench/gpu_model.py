@@ -23,7 +23,7 @@ from resolvent.patterns import PatternLike, Stage, as_pattern
 
 @dataclass(frozen=True)
 class Device:
-    """What a GPU can do: sustained, not peak. `step` is one block of a sweep: loads, two products, a store, a barrier."""
+    """What a GPU can do, sustained. A step is one block of a sweep: loads, two products, a store, a barrier."""
 
     name: str
     memory_tbs: float
@@ -68,7 +68,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A pattern at one length: milliseconds of both passes, FlashAttention's forward, launches and the longest chain."""
+    """A pattern at one length: milliseconds of both passes and of FlashAttention's forward, launches, longest chain."""
 
     pattern: str
     n: int
@@ -119,9 +119,7 @@ def crossover(pattern: PatternLike, device: str, *, heads: int = 96, head_dim: i
     return ahead
 
 
-def _launches(
-    stage: Stage, n: int, batch: int, heads: int, head_dim: int
-) -> tuple[list[Launched], list[Launched]]:
+def _launches(stage: Stage, n: int, batch: int, heads: int, head_dim: int) -> tuple[list[Launched], list[Launched]]:
     """Of one stage, forward and back, as the backend would launch them."""
     x = torch.empty((batch, heads, n, head_dim), dtype=torch.bfloat16, device="meta")
     inputs = Inputs(x, x, x, x, x, torch.empty((batch, heads, n), dtype=torch.bfloat16, device="meta"))

@@ -63,7 +63,9 @@ _DEFAULTS = {
     "decode": Plan("decode", SPARSE_STRUCTURES, [4096], 7),
     "generate": Plan("generate", [*_MODELS, "attention"], [16, 1024, 16384], 5, "gpt2-125m"),
     "train-step": Plan("train-step", _MODELS, [256, 1024], 5, "gpt2-125m"),
-    "model": Plan("model", ["exponential+cache", "quadratic+cache", "exponential", "quadratic"], [4096, 16384, 65536], 1),
+    "model": Plan(
+        "model", ["exponential+cache", "quadratic+cache", "exponential", "quadratic"], [4096, 16384, 65536], 1
+    ),
 }
 _QUICK = {
     "operator": Plan("operator", SPARSE_STRUCTURES, [1024], 3),

@@ -35,7 +35,16 @@ def print_model(device: str, plan: Plan, *, batch: int, heads: int, head_dim: in
     console = Console()
     shape = f"bfloat16, batch {batch}, {heads} heads of {head_dim}"
     console.print(f"A model of {gpu.name}, {shape}: nothing here was measured", style="bold", highlight=False)
-    columns = ("pattern", "tokens", "forward ms", "backward ms", "FlashAttention ms", "times as fast", "launches", "chain")
+    columns = (
+        "pattern",
+        "tokens",
+        "forward ms",
+        "backward ms",
+        "FlashAttention ms",
+        "times as fast",
+        "launches",
+        "chain",
+    )
     table = Table(*columns)
     for one in estimates:
         table.add_row(
@@ -45,7 +54,9 @@ def print_model(device: str, plan: Plan, *, batch: int, heads: int, head_dim: in
     console.print(table)
     behind = sorted({one.pattern for one in estimates if one.speedup < 1})
     if behind:
-        console.print(f"The model expects FlashAttention to be faster than {', '.join(behind)} at some of these lengths.")
+        console.print(
+            f"The model expects FlashAttention to be faster than {', '.join(behind)} at some of these lengths."
+        )
     console.print(
         f"Constants: memory {gpu.memory_tbs} TB/s, L2 {gpu.cache_tbs} TB/s, tensor cores {gpu.tensor_tflops} TFLOP/s "
         f"(tf32 operands, three products each), vectors {gpu.vector_tflops} TFLOP/s, FlashAttention "

@@ -1,7 +1,7 @@
 """The backward pass in up to five launches, without atomics: every number is written by one program.
 
-With U = A x the outputs are y = (I - B)^-1 U, and a gradient dY of y gives dU = (I - B)^-T dY, the same recurrence read
-from the end. Then, with p the softmax of a row, r_ij = <dU_i, v_j> and c its share, 1 - g in A (v = x) and g in B (v = y),
+With U = A x the outputs are y = (I - B)^-1 U, and a gradient dY of y gives dU = (I - B)^-T dY, the same recurrence
+read from the end. With p the softmax of a row, r_ij = <dU_i, v_j> and c its share, 1 - g in A (v = x), g in B (v = y),
 
     d score_ij = c_i p_ij (r_ij - δ_i),   δ_i = Σ_j p_ij r_ij,   dx = A^T dU,   dg_i = δ_i(B) - δ_i(A).
 
@@ -17,7 +17,7 @@ from resolvent.ops.triton.tiles import (
     load_rows,
     product,
     readers_to_mask,
-    scores,
+    scores_of,
     store_rows,
 )
 
@@ -29,10 +29,10 @@ def sweep_back(
     D: tl.constexpr, BV: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, STRIDED: tl.constexpr,
     COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dU of one sequence of one head, BV of its channels, from the last block to the first.
+    """The gradient dU of one sequence of one head, BV of its channels, from the last block to the first.
 
-    Strided, a block takes from its readers, and so do known rows at last; listed, it adds to the rows of `du` that it has
-    read, which begin as zeros.
+    Strided, a block takes from its readers, and so do known rows at last; listed, it adds to the rows of `du` that it
+    has read, which begin as zeros.
     """
     head = tl.program_id(0).to(tl.int64)
     sequence = tl.program_id(1)
@@ -44,7 +44,7 @@ def sweep_back(
     w_head = weights + head * weight_rows * BLOCK
     first_block = tl.load(sequences + sequence)
     last_block = tl.load(sequences + sequence_count + sequence) - 1
-    for step in range(0, last_block - first_block + 1):
+    for step in range(last_block - first_block + 1):
         block = last_block - step
         first, number, size, tile0 = load_block(blocks, block, block_count)
         live = r < size
@@ -52,9 +52,9 @@ def sweep_back(
         base = first - number * BLOCK
         value = load_rows(dy, first + r, live, channels, D, COMPUTE)
         if STRIDED:
-            last, last_number, last_size, _ = load_block(blocks, last_block, block_count)
+            _, last_number, last_size, _ = load_block(blocks, last_block, block_count)
             rows_after = last_number * BLOCK + last_size - number * BLOCK - r  # this one among them
-            for c in range(0, width):
+            for c in range(width):
                 offset = tl.load(offsets + c)
                 place = r + offset
                 reads = live & (offset < rows_after) & (place >= BLOCK) & (place % BLOCK < offset)
@@ -82,7 +82,7 @@ def sweep_back(
         for row in range(0, known, BLOCK):  # which come with one sequence only
             place = row + r
             value = tl.zeros((BLOCK, BV), dtype=COMPUTE)
-            for c in range(0, width):
+            for c in range(width):
                 offset = tl.load(offsets + c)
                 reader = place + offset - known
                 reads = (place < known) & (reader >= 0) & (reader < new)
@@ -132,7 +132,8 @@ def slopes(
     dgate += head * new
     stats += head * new * 4
     side: tl.constexpr = 0 if A else 2
-    grad = load_rows(du, queries, live, channels, D, COMPUTE)
+    chunk_v: tl.constexpr = 32 if BD > 64 else BD
+    chunk_k: tl.constexpr = 32 if BDK > 64 else BDK
     share = tl.load(gate + queries, mask=live, other=0.0).to(COMPUTE)
     if RECURRENT:
         feeds = tl.load(stats + queries * 4 + 3, mask=live, other=0.0) != 0
@@ -154,40 +155,45 @@ def slopes(
         if A:
             mask = (mask | (r[:, None] == r[None, :])) & live[:, None]
         if SCORED:
-            qt = load_rows(q, queries, live, features, DK, COMPUTE)
-            kt = load_rows(k, own, live, features, DK, COMPUTE)
-            p = tl.where(mask, tl.exp(scores(qt, kt, scale, EXACT) - largest[:, None]) * inv[:, None], 0.0)
+            s = scores_of(q, queries, live, k, own, live, scale, BLOCK, BLOCK, DK, chunk_k, COMPUTE, EXACT)
+            p = tl.where(mask, tl.exp(s - largest[:, None]) * inv[:, None], 0.0)
         else:
             p = tl.where(mask, 1.0, 0.0).to(COMPUTE)
-        vt = load_rows(v, own, live, channels, D, COMPUTE)
-        slope = tl.where(mask, scores(grad, vt, 1.0, PRECISION), 0.0)
+        slope = scores_of(du, queries, live, v, own, live, 1.0, BLOCK, BLOCK, D, chunk_v, COMPUTE, PRECISION)
+        slope = tl.where(mask, slope, 0.0)
         delta = tl.sum(p * slope, 1)
         for c in range(begin, end):
             if STRIDED:
                 offset = tl.load(offsets + c)
                 reads = live & (local >= offset) & (r < offset)
+                grad = load_rows(du, queries, live, channels, D, COMPUTE)
                 one = tl.sum(grad * load_rows(v, own - offset, reads, channels, D, COMPUTE), 1)
                 if SCORED:
+                    query = load_rows(q, queries, live, features, DK, COMPUTE)
                     key = load_rows(k, own - offset, reads, features, DK, COMPUTE)
-                    one *= tl.exp(tl.sum(qt * key, 1) * scale - largest) * inv
+                    one *= tl.exp(tl.sum(query * key, 1) * scale - largest) * inv
                 delta += tl.where(reads, one, 0.0)
             else:
                 entry = c * TILE + k_rows
                 source = tl.load(sources + entry)
+                there = source >= 0
                 reads2 = readers_to_mask(tl.load(readers + entry), r) & live[:, None]
-                value = load_rows(v, base + source, source >= 0, channels, D, COMPUTE)
-                term = scores(grad, value, 1.0, PRECISION)
+                row = base + source
+                term = scores_of(du, queries, live, v, row, there, 1.0, BLOCK, TILE, D, chunk_v, COMPUTE, PRECISION)
                 if SCORED:
-                    key = load_rows(k, base + source, source >= 0, features, DK, COMPUTE)
-                    term *= tl.exp(scores(qt, key, scale, EXACT) - largest[:, None]) * inv[:, None]
+                    st = scores_of(q, queries, live, k, row, there, scale, BLOCK, TILE, DK, chunk_k, COMPUTE, EXACT)
+                    term *= tl.exp(st - largest[:, None]) * inv[:, None]
                 delta += tl.sum(tl.where(reads2, term, 0.0), 1)
         if SCORED:
             slope = tl.where(mask, share[:, None] * p * (slope - delta[:, None]) * scale, 0.0)
-            dqt = tl.dot(slope, kt, input_precision=PRECISION, out_dtype=COMPUTE)
-            dkt = tl.dot(tl.trans(slope), qt, input_precision=PRECISION, out_dtype=COMPUTE)
+            key_own = load_rows(k, own, live, features, DK, COMPUTE)
+            dqt = tl.dot(slope, key_own, input_precision=PRECISION, out_dtype=COMPUTE)
+            query_own = load_rows(q, queries, live, features, DK, COMPUTE)
+            dkt = tl.dot(tl.trans(slope), query_own, input_precision=PRECISION, out_dtype=COMPUTE)
             store_rows(dk, dkt, own, live, features, DK)
         if A:
-            owed = tl.dot(tl.trans(share[:, None] * p), grad, input_precision=PRECISION, out_dtype=COMPUTE)
+            grad_own = load_rows(du, queries, live, channels, D, COMPUTE)
+            owed = tl.dot(tl.trans(share[:, None] * p), grad_own, input_precision=PRECISION, out_dtype=COMPUTE)
             store_rows(dv, owed, own, live, channels, D)
         if SCORED:
             far = head * weight_rows * BLOCK + (block * width).to(tl.int64) * BLOCK + r
@@ -195,9 +201,11 @@ def slopes(
                 if STRIDED:
                     offset = tl.load(offsets + c)
                     reads = live & (local >= offset) & (r < offset)
+                    query = load_rows(q, queries, live, features, DK, COMPUTE)
                     key = load_rows(k, own - offset, reads, features, DK, COMPUTE)
-                    weight = share * tl.exp(tl.sum(qt * key, 1) * scale - largest) * inv
+                    weight = share * tl.exp(tl.sum(query * key, 1) * scale - largest) * inv
                     weight = tl.where(reads, weight, 0.0)
+                    grad = load_rows(du, queries, live, channels, D, COMPUTE)
                     one = tl.sum(grad * load_rows(v, own - offset, reads, channels, D, COMPUTE), 1)
                     one = tl.where(reads, weight * (one - delta) * scale, 0.0)
                     dqt += one[:, None] * key
@@ -207,22 +215,26 @@ def slopes(
                 else:
                     entry = c * TILE + k_rows
                     source = tl.load(sources + entry)
+                    there = source >= 0
                     reads2 = readers_to_mask(tl.load(readers + entry), r) & live[:, None]
-                    key = load_rows(k, base + source, source >= 0, features, DK, COMPUTE)
-                    value = load_rows(v, base + source, source >= 0, channels, D, COMPUTE)
-                    weight2 = tl.exp(scores(qt, key, scale, EXACT) - largest[:, None]) * (inv * share)[:, None]
-                    weight2 = tl.where(reads2, weight2, 0.0)
-                    term = weight2 * (scores(grad, value, 1.0, PRECISION) - delta[:, None]) * scale
-                    term = tl.where(reads2, term, 0.0)
+                    row = base + source
+                    st = scores_of(q, queries, live, k, row, there, scale, BLOCK, TILE, DK, chunk_k, COMPUTE, EXACT)
+                    weight2 = tl.where(reads2, tl.exp(st - largest[:, None]) * (inv * share)[:, None], 0.0)
+                    term = scores_of(du, queries, live, v, row, there, 1.0, BLOCK, TILE, D, chunk_v, COMPUTE, PRECISION)
+                    term = tl.where(reads2, weight2 * (term - delta[:, None]) * scale, 0.0)
+                    key = load_rows(k, row, there, features, DK, COMPUTE)
                     dqt += tl.dot(term, key, input_precision=PRECISION, out_dtype=COMPUTE)
                     place = ((tile0 + c - begin) * TILE + k_rows).to(tl.int64) + head * entries_per_head
-                    more = tl.dot(tl.trans(term), qt, input_precision=PRECISION, out_dtype=COMPUTE)
-                    store_rows(partial_k, more, place, source >= 0, features, DK)
+                    query = load_rows(q, queries, live, features, DK, COMPUTE)
+                    more = tl.dot(tl.trans(term), query, input_precision=PRECISION, out_dtype=COMPUTE)
+                    store_rows(partial_k, more, place, there, features, DK)
                     if A:
+                        grad = load_rows(du, queries, live, channels, D, COMPUTE)
                         passed = tl.dot(tl.trans(weight2), grad, input_precision=PRECISION, out_dtype=COMPUTE)
-                        store_rows(partial_v, passed, place, source >= 0, channels, D)
+                        store_rows(partial_v, passed, place, there, channels, D)
             store_rows(dq, dqt, queries, live, features, DK)
     else:  # A is the diagonal
+        grad = load_rows(du, queries, live, channels, D, COMPUTE)
         delta = tl.sum(grad * load_rows(v, own, live, channels, D, COMPUTE), 1)
         store_rows(dv, share[:, None] * grad, own, live, channels, D)
     if RECURRENT:
@@ -273,7 +285,7 @@ def collect(
     if SCORED:
         for_kb = load_rows(near_kb + row0 * DK, rows, fresh, features, DK, COMPUTE)
     if STRIDED:
-        for c in range(0, width):
+        for c in range(width):
             offset = tl.load(offsets + c)
             reader = local + offset - known  # among the new rows of the sequence
             reads = live & (local < known + count - offset) & (reader >= 0) & (reader % BLOCK < offset)
@@ -291,7 +303,7 @@ def collect(
     else:
         begin = tl.load(entry_begins + local, mask=live, other=0)
         end = tl.load(entry_begins + local + 1, mask=live, other=0)
-        for step in range(0, tl.max(end - begin, 0)):
+        for step in range(tl.max(end - begin, 0)):
             entry = tl.load(entries + begin + step, mask=begin + step < end, other=2147483647)
             reads = entry < entry_count
             place = head * entries_per_head + first_entry + tl.where(reads, entry, 0)

@@ -1,7 +1,7 @@
 """Explicit coefficients: the launches that take the place of softmaxes. Sweeps are those of the gated layer.
 
-A row's coefficients are in the order of its sources, the nearest first. Near ones come first, and of those that are read
-before the block, listed ones the latest first: so a source's column is the number of a row's sources after it.
+A row's coefficients are in the order of its sources, the nearest first. Near ones come first, and of those that are
+read before the block, listed ones the latest first: so a source's column is the number of a row's sources after it.
 """
 
 import triton
@@ -75,9 +75,8 @@ def place(
         if DIRECT:
             p = tl.load(alpha_row[:, None] + 1 + column, mask=mask, other=0.0).to(COMPUTE)
             o += product(p, xt, mask, PRECISION)
-        if not RECURRENT:
-            if not DIRECT:
-                store_rows(y, o, own, live, channels, D)
+        if not (RECURRENT or DIRECT):
+            store_rows(y, o, own, live, channels, D)
     if RECURRENT:
         n = tl.load(beta_row[:, None] + column, mask=mask, other=0.0).to(COMPUTE)
         total = tl.sum(n * 0.0, 1)
@@ -87,10 +86,9 @@ def place(
         if STRIDED:
             offset = tl.load(offsets + c)
             reads = live & (local >= offset) & (r < offset)
-            if OUTPUT:
-                if DIRECT:
-                    one = tl.load(alpha_row + 1 + c, mask=reads, other=0.0).to(COMPUTE)
-                    o += one[:, None] * load_rows(x, own - offset, reads, channels, D, COMPUTE)
+            if OUTPUT and DIRECT:
+                one = tl.load(alpha_row + 1 + c, mask=reads, other=0.0).to(COMPUTE)
+                o += one[:, None] * load_rows(x, own - offset, reads, channels, D, COMPUTE)
             if RECURRENT:
                 one = tl.load(beta_row + c, mask=reads, other=0.0).to(COMPUTE)
                 total += one * 0.0
@@ -101,20 +99,17 @@ def place(
             reads2 = readers_to_mask(tl.load(readers + entry), r) & live[:, None]
             at = columns_listed(reads2, passed)
             passed += tl.sum(reads2.to(tl.int32), 1)
-            if OUTPUT:
-                if DIRECT:
-                    pt = tl.load(alpha_row[:, None] + 1 + at, mask=reads2, other=0.0).to(COMPUTE)
-                    value = load_rows(x, base + source, source >= 0, channels, D, COMPUTE)
-                    o += product(pt, value, reads2, PRECISION)
+            if OUTPUT and DIRECT:
+                pt = tl.load(alpha_row[:, None] + 1 + at, mask=reads2, other=0.0).to(COMPUTE)
+                value = load_rows(x, base + source, source >= 0, channels, D, COMPUTE)
+                o += product(pt, value, reads2, PRECISION)
             if RECURRENT:
                 wt = tl.load(beta_row[:, None] + at, mask=reads2, other=0.0).to(COMPUTE)
                 total += tl.sum(wt * 0.0, 1)
                 tile = w_head + (tile0 + c - begin).to(tl.int64) * TILE * BLOCK
                 tl.store(tile + r[:, None] * TILE + k_rows[None, :], wt)
-    if OUTPUT:
-        if DIRECT:
-            if not RECURRENT:
-                store_rows(y, o, own, live, channels, D)
+    if (OUTPUT and DIRECT) and not RECURRENT:
+        store_rows(y, o, own, live, channels, D)
     if RECURRENT:
         broken = total != 0  # rows that are NaN whatever they read
         n = tl.where(broken[:, None], 0.0, n)

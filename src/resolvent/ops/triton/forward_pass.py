@@ -1,8 +1,8 @@
 """The forward pass in two launches: `coefficients` of all blocks at once, and `sweep` through each sequence.
 
 With N the near reads of a block in B and F what it reads before, y = (I - N)^-1 (A x + F y): the first launch computes
-softmaxes, A x and the inverses; the second walks from block to block, where the weights no longer depend on channels, so
-that those are shared out among programs.
+softmaxes, A x and the inverses; the second walks from block to block. Weights no longer depend on channels there, so
+that these are shared out among programs.
 """
 
 import triton
@@ -217,7 +217,9 @@ def sweep(
                 reads2 = readers_to_mask(tl.load(readers + entry), r) & live[:, None]
                 place = (tile0 + c - begin).to(tl.int64) * TILE * BLOCK
                 w = tl.load(w_head + place + r[:, None] * TILE + k_rows[None, :])
-                read += product(w, load_rows(y_exact, base + source, source >= 0, channels, D, COMPUTE), reads2, PRECISION)
+                read += product(
+                    w, load_rows(y_exact, base + source, source >= 0, channels, D, COMPUTE), reads2, PRECISION
+                )
         t = tl.load(inverses + (head * block_count + block) * BLOCK * BLOCK + r[:, None] * BLOCK + r[None, :])
         depends = bits_to_mask(tl.load(reach + number * BLOCK + r, mask=live, other=0), r)
         value = load_rows(y_exact, own, live, channels, D, COMPUTE) + product(t, read, depends, PRECISION)

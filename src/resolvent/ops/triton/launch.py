@@ -1,4 +1,4 @@
-"""What every launch of a call has in common: sizes, flags and scratch, and heads in groups where scratch would be large.
+"""What every launch of a call has in common: sizes, flags and scratch; heads in groups where scratch would be large.
 
 Scratch per head, in numbers of float32 (float64 if inputs are): with n new rows in blocks of b,
 

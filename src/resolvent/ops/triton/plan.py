@@ -1,11 +1,11 @@
 """Who reads whom, as kernels want it: rows in blocks, near reads as bits, and what a block reads of the rows before it.
 
-A *block* is up to 64 rows of one sequence. What its rows read within it, the *near* reads, is one 64-bit number per row.
+A *block* is up to 64 rows of one sequence. What its rows read within it, the *near* reads, is a 64-bit number per row.
 What they read before it comes in one of two forms:
 
 - *strided*, where all rows read at the same, scattered distances: row i reads i - f for each offset f;
-- *listed*: the distinct rows that the block reads, in tiles of `TILE`, each with a 64-bit number that says which rows of
-  the block read it. Cache-efficient patterns list few, whatever the block: the positions alive when it begins.
+- *listed*: the distinct rows that the block reads, in tiles of `TILE`, each with a 64-bit number that says which rows
+  of the block read it. Cache-efficient patterns list few, whatever the block: the positions alive when it begins.
 
 Rows are numbered within their sequence, known ones first, so that one table serves all sequences of a packed call.
 """
@@ -137,7 +137,9 @@ def _alive(rows: Rows, block: int, count: int) -> tuple[Bits, Integers, Integers
     own = last[rows.known :].reshape(count, block)
     readers = begins[:, None, None] + np.arange(block)[:, None]
     earlier = np.tri(block, block, -1, dtype=np.bool_)
-    near = np.stack([_pack((one[None, :] >= rows_) & earlier) for one, rows_ in zip(own, readers, strict=True)] or [_no_rows(block)])
+    near = np.stack(
+        [_pack((one[None, :] >= rows_) & earlier) for one, rows_ in zip(own, readers, strict=True)] or [_no_rows(block)]
+    )
     alive, listed = np.arange(rows.known)[::-1], []
     for begin in begins.tolist():
         alive = alive[last[alive] >= begin]

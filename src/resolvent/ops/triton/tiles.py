@@ -46,7 +46,7 @@ def load_block(blocks, block, count):
 
 @triton.jit
 def product(weights, values, mask, PRECISION: tl.constexpr):
-    """weights @ values, but zero times NaN or infinity is NaN only where `mask` says that it is read."""
+    """The product of matrices, but zero times NaN or infinity is NaN only where `mask` says that it is read."""
     bad = (values - values) != 0
     result = tl.dot(weights, tl.where(bad, 0.0, values), input_precision=PRECISION, out_dtype=weights.dtype)
     if tl.max(tl.max(bad.to(tl.int32), 1), 0) > 0:
@@ -58,6 +58,22 @@ def product(weights, values, mask, PRECISION: tl.constexpr):
 @triton.jit
 def scores(queries, keys, scale, PRECISION: tl.constexpr):
     return tl.dot(queries, tl.trans(keys), input_precision=PRECISION, out_dtype=queries.dtype) * scale
+
+
+@triton.jit
+def scores_of(
+    a, a_rows, a_valid, b, b_rows, b_valid, scale,
+    M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, CHUNK: tl.constexpr, COMPUTE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Products of rows of one matrix with rows of another, CHUNK columns at a time: wide rows do not fit registers."""
+    total = tl.zeros((M, N), dtype=COMPUTE)
+    for first in range(0, D, CHUNK):
+        columns = first + tl.arange(0, CHUNK)
+        left = load_rows(a, a_rows, a_valid, columns, D, COMPUTE)
+        right = load_rows(b, b_rows, b_valid, columns, D, COMPUTE)
+        total += tl.dot(left, tl.trans(right), input_precision=PRECISION, out_dtype=COMPUTE)
+    return total * scale
 
 
 @triton.jit
