@@ -30,17 +30,18 @@ def step(
     own_k = features < DK
     lanes = tl.arange(0, TILE)
     i = tl.load(counter + program)
-    inside = i < capacity
+    at = tl.minimum(i, capacity - 1)
     begin = i * 0
     count = begin + slots
     if KIND == STRIDED:
         count = begin + width
     if KIND == LISTED:
-        begin = tl.load(begins + i, mask=inside, other=0)
-        count = tl.load(begins + i + 1, mask=inside, other=0) - begin
-    write = tl.load(slot_of + i, mask=inside, other=-1)
-    kept = (write >= 0) & (write < slots)
-    into = program * slots + tl.where(kept, write, 0)
+        begin = tl.load(begins + at)
+        count = tl.load(begins + at + 1) - begin
+    write = tl.load(slot_of + at)
+    if i >= capacity:
+        write = slots
+    into = program * slots + write
     ka_row = tl.load(ka + program * DK + features, mask=own_k, other=0.0)
     kb_row = tl.load(kb + program * DK + features, mask=own_k, other=0.0)
     for member in range(SHARE):
@@ -112,15 +113,15 @@ def step(
         tl.store(y + head * D + channels, rounded, mask=own_d)
         tl.debug_barrier()  # all have read what is overwritten now
         if RECURRENT:
-            place = head * slots + tl.where(kept, write, 0)
-            tl.store(outputs + place * D + channels, rounded, mask=own_d & kept)
-    if DIRECT:
-        xv = tl.load(x + ((program * SHARE) // X_SHARE) * D + channels, mask=own_d, other=0.0)
-        tl.store(values + into * D + channels, xv, mask=own_d & kept)
-        tl.store(keys_a + into * DK + features, ka_row, mask=own_k & kept)
-    if SCORED:
-        tl.store(keys_b + into * DK + features, kb_row, mask=own_k & kept)
-    if KIND == ALIVE:
-        until = tl.load(last_reader + i, mask=inside, other=0)
-        tl.store(expiry + into, until, mask=kept)
+            if (write >= 0) & (write < slots):  # a later token may read this one
+                tl.store(outputs + (head * slots + write) * D + channels, rounded, mask=own_d)
+    if (write >= 0) & (write < slots):
+        if DIRECT:
+            new_value = tl.load(x + ((program * SHARE) // X_SHARE) * D + channels, mask=own_d, other=0.0)
+            tl.store(values + into * D + channels, new_value, mask=own_d)
+            tl.store(keys_a + into * DK + features, ka_row, mask=own_k)
+        if SCORED:
+            tl.store(keys_b + into * DK + features, kb_row, mask=own_k)
+        if KIND == ALIVE:
+            tl.store(expiry + into, tl.load(last_reader + at))
     tl.store(counter + program, i + 1)
