@@ -58,7 +58,7 @@ ON = {"backend": "triton"}
 
 
 def core_first(specs: list[Spec]) -> list[Any]:
-    """One of each kind always, all by command (`make gpu-test`): the interpreter takes a tenth of a second for a program."""
+    """One of each kind always, all by command (`make gpu-test`): the interpreter is slow."""
     return [spec if spec in CORE else pytest.param(spec, marks=pytest.mark.slow) for spec in specs]
 
 

@@ -92,7 +92,8 @@ def checks(device: torch.device, *, small: bool = False) -> Iterator[Check]:
         for dtype in (torch.float32,) if small else (torch.float32, torch.bfloat16, torch.float16):
             yield from _mix_checks(spec, n, d, dtype, device)
         yield _decode_check(spec, 12 if small else n, d, device)
-        yield from _solve_checks(spec, n, d, device)
+        if device.type == "cpu":  # on a GPU refused as yet
+            yield from _solve_checks(spec, n, d, device)
 
 
 def timings(device: torch.device, lengths: list[int], heads: int, d: int, rounds: int) -> Iterator[Timing]:

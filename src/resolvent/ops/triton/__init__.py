@@ -13,6 +13,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+from resolvent.ops import portable
 from resolvent.ops.backend import Request, Token
 from resolvent.ops.inputs import Inputs
 from resolvent.ops.rows import Rows
@@ -35,6 +36,9 @@ def refusal(request: Request) -> str | None:
         return f"backend 'triton' expects a sparse pattern, got '{request.pattern}', whose weights are n × n."
     if request.dtype == torch.float64 and not interpreting():
         return "backend 'triton' computes in float32: expected float32, bfloat16 or float16, got float64."
+    written_out = request.operation == "solve" or (request.normalize == "joint" and request.recurrent)
+    if written_out and not interpreting():
+        return "backend 'triton' has kernels for explicit coefficients that no law has passed yet: expected the gated softmax."
     if request.dim > LARGEST_DIM:
         return f"backend 'triton' takes heads of at most {LARGEST_DIM} channels, got {request.dim}."
     return None
@@ -71,7 +75,10 @@ def step(token: Token, scale: float) -> Tensor:
     """See `Backend.step`."""
     from resolvent.ops.triton import decode
 
-    return decode.step(token, scale)
+    checked = token.pattern.contiguous_columns and token.inputs.kb.shape[1] == token.inputs.heads
+    if checked or interpreting():
+        return decode.step(token, scale)
+    return portable.step(token, scale)  # on other kinds the kernel has not been compared with the reference yet
 
 
 def forward(inputs: Sequence[Tensor], rows: Rows, scale: float) -> tuple[Tensor, Tensor, Tensor]:
