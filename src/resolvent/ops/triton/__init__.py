@@ -38,7 +38,7 @@ def refusal(request: Request) -> str | None:
         return "backend 'triton' computes in float32: expected float32, bfloat16 or float16, got float64."
     written_out = request.operation == "solve" or (request.normalize == "joint" and request.recurrent)
     if written_out and not interpreting():
-        return "backend 'triton' has kernels for explicit coefficients that no law has passed yet: expected the gated softmax."
+        return "backend 'triton' takes explicit coefficients in the interpreter only: expected the gated softmax."
     if request.dim > LARGEST_DIM:
         return f"backend 'triton' takes heads of at most {LARGEST_DIM} channels, got {request.dim}."
     return None
