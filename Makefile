@@ -15,7 +15,7 @@ CASES   ?=
 RECORDS ?= docs/records/bench-two-cores.jsonl
 QUICK   ?=
 
-.PHONY: help setup demo test check slow cluster tools fuzz bench docs dist dist-test clean
+.PHONY: help setup demo test check slow cluster gpu gpu-test tools browser fuzz bench docs dist dist-test clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 11
@@ -49,10 +49,27 @@ cluster: $(STAMP) ## install Ray and submitit, and run studies on clusters of bo
 	$(PIP) -e '.[ray,slurm]'
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest tests/studies/test_engines.py
 
+# Triton takes 1 GB. Interpreting and compiling need processes of their own.
+gpu: $(STAMP) ## install Triton; interpret and compile the kernels for GPUs, without one
+	$(PIP) -e '.[gpu]'
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'gpu and not slow' tests/gpu/test_laws.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'gpu and not slow' tests/gpu/test_compiled.py
+
+gpu-test: $(STAMP) ## the same on all cases, and every variant in the table of registers: an hour
+	$(PIP) -e '.[gpu]'
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m gpu tests/gpu/test_laws.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m gpu tests/gpu/test_compiled.py
+
 # They bring forty packages, which no other test needs.
 tools: $(STAMP) ## install Trainer's needs, TRL, peft and lm-eval, and run models of ours with them
 	$(PIP) -e '.[tools]'
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest tests/hf/test_tools.py tests/hf/test_evaluate.py tests/hf/test_page.py
+
+# Chromium comes from the system: of Debian and its like with apt, where one may install.
+browser: $(STAMP) ## install chromium and playwright, and drive the explorer's page
+	$(PIP) -e '.[browser]'
+	command -v chromium >/dev/null || command -v google-chrome >/dev/null || (apt-get update -q && apt-get install -y -q chromium)
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest tests/explore/test_browser.py
 
 fuzz: $(STAMP) ## random cases against oracles: make fuzz SECONDS=600 SEED=7
 	$(BIN)/python -m fuzz --seed $(SEED) $(if $(CASES),--cases $(CASES),--seconds $(SECONDS))

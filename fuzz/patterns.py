@@ -50,7 +50,9 @@ def draw_pattern(case: Case) -> DrawnPattern:
         other = _draw_stage(case)
         if drawn.stage.direct == "all" or other.stage.recurrent:
             pair = rv.pair(drawn.stage, other.stage)
-            spelled = f"{drawn.stage.spelling}/{other.stage.spelling}" if pair.has_spelling else pair
+            # A pair can have a spelling although one side has none: it leaves out what it does not use of a side.
+            spellable = drawn.stage.has_spelling and other.stage.has_spelling
+            spelled = f"{drawn.stage.spelling}/{other.stage.spelling}" if spellable else pair
             return DrawnPattern(case.choose([pair, spelled]), drawn.sets, other.sets)
     given: rv.Pattern | str | Callable[[int], int] = drawn.stage
     if drawn.function is not None and drawn.stage == rv.pattern(drawn.function):

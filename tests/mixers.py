@@ -13,7 +13,9 @@ from tests.operator_cases import NEW, PAIRED, TABLE, Spec
 RULES = [
     "softmax", "softmax:gate=mamba", "softmax:gate=0.4", "softmax:gate=scalar@0.3", "joint", "tied", "tied:blend=free",
     "distance", "distance:shape=decay", "distance:shape=constant", "low-rank:rank=5", "mamba1:state=3",
-    "mamba2:state=3", "mamba2:state=2,groups=3", "linear", "linear:form=griffin",
+    "mamba2:state=3", "mamba2:state=2,groups=3", "mamba1:state=3,input=complement,skip=true",
+    "mamba1:state=1,vectors=ones", "mamba2:state=2,input=complement,skip=true",
+    "mamba2:state=1,input=complement,vectors=ones", "linear", "linear:form=griffin",
 ]  # fmt: skip
 CONVOLVED = [("first-order", "softmax:conv=4"), ("first-order", "mamba1:conv=3,state=2"),
              ("first-order", "mamba2:conv=4"), ("dense", "softmax:conv=3"), ("attention", "low-rank:conv=2,rank=5"),
@@ -125,10 +127,10 @@ def scores_of(mixer: Mixer, u: Tensor, head: int) -> tuple[Tensor, Tensor]:
                 mine = head - group.heads.start
                 if 0 <= mine < group.count:
                     row = mine if name[0] == "q" else mine // share
-                    result[name] = rotate(projected[:, :, at + row], layer.rope)
+                    result[name] = projected[:, :, at + row]
                 at += size
-    sa = result["qa"] @ result["ka"].mT * scale if "qa" in result else none
-    sb = result["qb"] @ result["kb"].mT * scale if "qb" in result else none
+    sa = turned_scores(result["qa"], result["ka"], layer.rope) * scale if "qa" in result else none
+    sb = turned_scores(result["qb"], result["kb"], layer.rope) * scale if "qb" in result else none
     return sa, sb
 
 
@@ -143,6 +145,32 @@ def gate_of(mixer: Mixer, u: Tensor, head: int) -> Tensor:
         case ConstantGate():
             return torch.full(u.shape[:2], gate.gamma, dtype=torch.float64)
     raise AssertionError(gate)
+
+
+def turned_scores(q: Tensor, k: Tensor, rope: float | str | None) -> Tensor:
+    """(B, N, N): the query of i, turned by what the setting makes of the distance i - j, and the key of j as it is."""
+    if rope is None:
+        return q @ k.mT
+    n, d, base = q.shape[1], q.shape[-1], 10_000.0
+    distance = torch.arange(n).double()[:, None] - torch.arange(n)
+    match rope.replace("=", ":").split(":") if isinstance(rope, str) else rope:
+        case [("linear" | "ntk" | "near" | "capped") as kind, _, text]:
+            number = float(text)
+            base *= number ** (d / (d - 2)) if kind == "ntk" else 1
+            if kind == "linear":
+                distance = distance / number
+            elif kind == "near":
+                distance = torch.where(distance > number, 0, distance)
+            elif kind == "capped":
+                distance = torch.where(distance > number, number, distance)
+        case _:
+            base = float(rope)
+    scores = torch.zeros(q.shape[0], n, n).double()
+    for m in range(0, d, 2):
+        c, s = (distance * base ** (-m / d)).cos(), (distance * base ** (-m / d)).sin()
+        q0, q1, k0, k1 = q[:, :, None, m], q[:, :, None, m + 1], k[:, None, :, m], k[:, None, :, m + 1]
+        scores = scores + (c * q0 - s * q1) * k0 + (s * q0 + c * q1) * k1
+    return scores
 
 
 def rotate(x: Tensor, base: float | None) -> Tensor:
@@ -176,27 +204,37 @@ def whole(scores: Tensor, feedback: Tensor, with_self: Tensor) -> tuple[Tensor, 
 def mamba2_head(mixer: Mixer, u: Tensor, x: Tensor, head: int) -> Tensor:
     c, rule = mixer.coefficients, mixer.layer.rule
     delta = softplus(u @ c.weight[head] + c.step[head])
-    vectors = c.write_read(u).view(*u.shape[:2], 2, rule.groups, rule.state)
-    write, read = vectors[:, :, :, head * rule.groups // mixer.layer.heads].unbind(2)
+    write = read = torch.ones(*u.shape[:2], 1).double()
+    if rule.vectors == "token":
+        vectors = c.write_read(u).view(*u.shape[:2], 2, rule.groups, rule.state)
+        write, read = vectors[:, :, :, head * rule.groups // mixer.layer.heads].unbind(2)
     state, outputs = torch.zeros(u.shape[0], rule.state, x.shape[-1]).double(), []
     for t in range(u.shape[1]):
         fade = (-delta[:, t] * c.log_rate[head].exp()).exp()[:, None, None]
-        state = fade * state + (delta[:, t, None] * write[:, t])[:, :, None] * x[:, t, None]
+        taken = delta[:, t, None, None]
+        if rule.input == "complement":
+            taken = 1 - fade if t else torch.ones_like(fade)
+        state = fade * state + taken * write[:, t, :, None] * x[:, t, None]
         outputs.append((read[:, t, :, None] * state).sum(1))
-    return torch.stack(outputs, 1)
+    y = torch.stack(outputs, 1)
+    return y + c.skip[head] * x if rule.skip else y
 
 
 def mamba1_channel(mixer: Mixer, u: Tensor, x: Tensor, channel: int) -> Tensor:
     """Σ_s c_s (I - B_s)^-1 A_s x, with the matrices of each state written out."""
-    c, n, mixed = mixer.coefficients, u.shape[1], torch.zeros_like(x)
-    low, write, read = c.project(u).split([c.rank, c.rule.state, c.rule.state], -1)
+    c, rule, n, mixed = mixer.coefficients, mixer.layer.rule, u.shape[1], torch.zeros_like(x)
+    low, vectors = c.project(u).split([c.rank, c.project.out_features - c.rank], -1)
     delta = softplus(low @ c.weight[channel] + c.step[channel])
-    for s in range(c.rule.state):
+    for s in range(rule.state):
         fade = (-delta * c.log_rate[channel, s].exp()).exp()
         feedback = torch.diag_embed(fade[:, 1:], -1)
-        states = torch.linalg.solve(torch.eye(n).double() - feedback, torch.diag_embed(delta * write[..., s]) @ x)
-        mixed = mixed + read[..., s, None] * states
-    return mixed
+        direct = torch.diag_embed(delta) if rule.input == "step" else torch.diag_embed(1 - feedback.sum(-1))
+        write, read = torch.ones_like(delta), torch.ones_like(delta)
+        if rule.vectors == "token":
+            write, read = vectors[..., s], vectors[..., rule.state + s]
+        states = torch.linalg.solve(torch.eye(n).double() - feedback, direct @ (write[..., None] * x))
+        mixed = mixed + read[..., None] * states
+    return mixed + c.skip[channel] * x if rule.skip else mixed
 
 
 def convolved(u: Tensor, weight: Tensor) -> Tensor:

@@ -254,7 +254,7 @@ def test_figures_show_the_times() -> None:
     axes = Figure().subplots()
     figures.times(axes, report, "forward")
     lines = {container.get_label(): container.lines[0] for container in axes.containers}
-    assert list(lines) == ["sdpa", "scipy exponential", "exponential"]
+    assert list(lines) == ["exponential", "sdpa", "scipy exponential"]
     expected = [length.timings[2].forward.ms for length in report.lengths]
     assert lines["exponential"].get_ydata().tolist() == pytest.approx(expected)
     axes = Figure().subplots()

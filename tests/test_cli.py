@@ -230,7 +230,7 @@ def test_every_study_has_a_command() -> None:
         text = " ".join(call("study", name, "--help").stdout.replace("│", " ").split())
         assert study.about.split(":")[0] in text
         assert "If interrupted, rerun the same command to resume; if complete, it prints the results." in text
-        assert ("--corpus" in text) == (name not in ("table1", "dimension", "incontext"))
+        assert ("--corpus" in text) == (name not in ("table1", "dimension", "incontext", "design"))
         assert ("--times" in text) == (name == "length")
 
 

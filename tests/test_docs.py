@@ -14,7 +14,7 @@ from resolvent.cli import app
 
 ROOT = Path(__file__).parent.parent
 # whose snippets and commands are run
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("guide", "tutorial", "howto"))]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("guide", "tutorial", "howto", "explorer"))]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 

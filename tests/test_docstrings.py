@@ -16,10 +16,12 @@ LIGHT = sorted(
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
 )
 MODULES = [*LIGHT, "resolvent.ops.api", "resolvent.ops.cache.load", "resolvent.ops.cache.slots",
-           "resolvent.ops.cache.stages", "resolvent.mixer", "resolvent.model.config", "resolvent.model.diagnostics",
-           "resolvent.model.language_model", "resolvent.hf.config", "resolvent.hf.convert", "resolvent.hf.model",
+           "resolvent.ops.cache.stages", "resolvent.designer.design", "resolvent.mixer", "resolvent.model.config",
+           "resolvent.model.diagnostics", "resolvent.model.language_model", "resolvent.hf.config",
+           "resolvent.hf.convert", "resolvent.hf.model",
            "resolvent.hf.replace", "resolvent.hf.tokenizer"]  # fmt: skip
-RESULTS = ("Comparison", "PatternError", "Profile", "Routing")  # what functions return or raise: nobody makes one
+# What functions return or raise: nobody makes one.
+RESULTS = ("Comparison", "Design", "PatternError", "Profile", "Routing")
 FUNCTIONS = [name for name in rv.__all__ if inspect.isfunction(getattr(rv, name))]
 CLASSES = [name for name in rv.__all__ if inspect.isclass(getattr(rv, name)) and name not in RESULTS]
 

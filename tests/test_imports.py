@@ -14,12 +14,12 @@ SOURCE = Path(rv.__file__).parent
 # From left to right: a box imports only boxes to its left (and itself).
 FLOW = [
     "errors", "notebook", "files", "disk_cache", "untrusted", "fields", "tensor_files", "kernels", "patterns", "rules",
-    "analysis", "ops", "coefficients", "mixer", "model", "batch", "text", "tasks", "hf", "train", "bench", "report",
-    "studies", "cli",
+    "analysis", "designer", "explore", "ops", "coefficients", "mixer", "model", "batch", "text", "tasks", "hf", "train",
+    "bench", "report", "studies", "cli",
 ]  # fmt: skip
 WITHOUT_TORCH = [
     "errors", "notebook", "files", "disk_cache", "untrusted", "fields", "tensor_files", "kernels", "patterns", "rules",
-    "analysis", "batch", "text", "tasks", "report", "cli",
+    "analysis", "designer", "explore", "batch", "text", "tasks", "report", "cli",
 ]  # fmt: skip
 
 
@@ -68,6 +68,7 @@ import sys, resolvent
 resolvent.analyze("exponential+cache", 256)
 resolvent.analyze("quadratic", 100, effort="exact")
 resolvent.analyze("local:8", 64).plot()
+resolvent.design(64, slots=4).plot()
 assert "torch" not in sys.modules
 resolvent.solve
 assert "torch" in sys.modules
@@ -137,6 +138,7 @@ def test_import_loads_no_optional_package() -> None:
         "tiktoken",
         "pyarrow",
         "transformers",
+        "triton",
     ]
     code = f"import sys, resolvent; print([m for m in {heavy} if m in sys.modules])"
     assert in_a_new_process(code).strip() == "[]"

@@ -29,6 +29,7 @@ from resolvent.patterns import (
 )
 
 if TYPE_CHECKING:
+    from resolvent.designer.design import Design, design
     from resolvent.mixer import Mixer
     from resolvent.model import LanguageModel, ModelConfig, diagnose, preset, watch_gates
     from resolvent.ops import DecodeCache, choose_backend, decode_cache, extend, load_cache, mix, solve
@@ -39,6 +40,7 @@ __all__ = [
     "PAPER_STRUCTURES",
     "Comparison",
     "DecodeCache",
+    "Design",
     "LanguageModel",
     "Mixer",
     "ModelConfig",
@@ -52,6 +54,7 @@ __all__ = [
     "congestion",
     "cost",
     "decode_cache",
+    "design",
     "diagnose",
     "explicit",
     "exponential",
@@ -71,19 +74,20 @@ __all__ = [
     "window",
 ]
 
-_NEEDS_TORCH = (
+_LOADED_LATER = (  # all but the designer need torch
     dict.fromkeys(
         ("DecodeCache", "choose_backend", "decode_cache", "extend", "load_cache", "mix", "solve"), "resolvent.ops"
     )
     | {"Mixer": "resolvent.mixer"}
+    | dict.fromkeys(("Design", "design"), "resolvent.designer")
     | dict.fromkeys(("LanguageModel", "ModelConfig", "diagnose", "preset", "watch_gates"), "resolvent.model")
 )
 
 
 def __getattr__(name: str) -> object:
-    """Names that need torch are imported when first used, so that patterns and analysis stay quick to import."""
-    if name in _NEEDS_TORCH:
-        return getattr(import_module(_NEEDS_TORCH[name]), name)
+    """Some names are imported when first used, so that patterns and analysis stay quick to import."""
+    if name in _LOADED_LATER:
+        return getattr(import_module(_LOADED_LATER[name]), name)
     raise AttributeError(f"module 'resolvent' has no attribute {name!r}")
 
 

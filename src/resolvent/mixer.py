@@ -19,6 +19,7 @@ from resolvent.ops.registry import find, prepare
 from resolvent.ops.sequences import Indices
 from resolvent.patterns import Pattern, PatternLike, as_pattern
 from resolvent.rules import Rule, as_rule
+from resolvent.rules.rope import BASE, RopeSetting, require_rope_fit
 
 
 class Mixer(nn.Module):
@@ -32,7 +33,7 @@ class Mixer(nn.Module):
         rule: how A and B are parameterized, by its spelling (`resolvent.rules`) [default: softmax, the paper's].
         head_dim: channels of a head [default: dim / heads].
         kv_heads: sets of keys and values that the heads share (grouped queries) [default: heads].
-        rope: base of the rotary positions, or None for none.
+        rope: base of the rotary positions, None for none, or a spelling such as "ntk:factor=8" (`rules.rope.Rope`).
         bias: whether projections have one.
         backend: see `resolvent.choose_backend`.
 
@@ -50,7 +51,7 @@ class Mixer(nn.Module):
         rule: str | Rule = "softmax",
         head_dim: int | None = None,
         kv_heads: int | None = None,
-        rope: float | None = 10_000.0,
+        rope: RopeSetting = BASE,
         bias: bool = True,
         backend: str | Backend = "auto",
     ) -> None:
@@ -198,11 +199,12 @@ def _patterns(pattern: PatternLike | Sequence[PatternLike], heads: int) -> tuple
     return tuple(map(as_pattern, pattern))
 
 
-def _check_options(rule: Rule, head_dim: int, rope: float | None, backend: str | Backend) -> None:
-    if rope is not None and (isinstance(rope, bool) or not rope > 0):
+def _check_options(rule: Rule, head_dim: int, rope: RopeSetting, backend: str | Backend) -> None:
+    if rope is not None and not isinstance(rope, str) and (isinstance(rope, bool) or not rope > 0):
         raise ValueError(
             f"rope is the base of rotary positions: expected a number > 0 such as 10000.0, or None, got {rope!r}."
         )
+    require_rope_fit(rule, rope, head_dim)
     if head_dim % 2 and rule.rotates(rope):
         raise ValueError(f"rotary positions turn pairs of numbers: expected an even head_dim, got {head_dim}.")
     if backend != "auto":

@@ -19,7 +19,7 @@ _LINE = "border-bottom:1px solid rgba(128,128,128,.35)"
 _TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.3em 0"
 _CELL = "padding:.2em .8em .2em 0;vertical-align:top"
 _NOTE = "opacity:.75;font-size:90%"
-_COLORS = {"A and B": "currentColor", "A only": "#5b93d6", "B only": "#d9661f"}  # seen on white and on black
+_COLORS = {"A and B": "currentColor", "A only": "#7aaae4", "B only": "#c9550a"}  # as in figures
 
 
 def table(

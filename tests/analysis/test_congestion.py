@@ -201,6 +201,26 @@ def test_how_often_search_settles_it(spec: str) -> None:
     assert sum(gaps) <= OPEN_CASES[spec]
 
 
+@pytest.mark.parametrize("n", [1, 2, 9, 30, 65])
+@pytest.mark.parametrize(
+    "spec", ["order:3", "offsets:1,2,6", "offsets:2,5", "local:6/order:3", "local:2/order:7", "local:4/exponential",
+             "binomial:3", "binomial:4,lazy", "quadratic+cache", "local:9/binomial:2,lazy"]
+)  # fmt: skip
+def test_the_best_cut_is_that_of_all_cuts(spec: str, n: int) -> None:
+    """Its closed forms and its compiled pass, against the counts that its proof names, cut by cut."""
+    a, b = (rv.pattern(spec).stages[index] for index in (0, -1))
+
+    def live(stage: rv.Pattern, cut: int) -> set[int]:
+        return {int(j) for i in range(cut, 2 * n) for j in stage.sources(i) if max(i - n, 0) <= j < cut}
+
+    loads = [1]
+    for cut in range(1, 2 * n):
+        of_b, of_a = live(b, cut), live(a, cut)
+        crossing = min(cut, 2 * n - cut) + sum(j >= n for j in of_b) - sum(j < n for j in of_a - of_b)
+        loads += [-(-crossing // len(of_b))] if of_b else []
+    assert cut_bound(rv.pattern(spec), n) == max(loads)
+
+
 def test_path_length_bound() -> None:
     """There are n paths of d + 1 nodes on 2n nodes, and the first and last nodes lie on few paths."""
     for n in (1, 2, 3, 10, 50):

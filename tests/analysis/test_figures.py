@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import resolvent as rv
-from resolvent.analysis.figures import panels
+from resolvent.analysis.figures import labels, palette, panels
 from resolvent.analysis.figures.trade_off import trade_off
 from resolvent.report.figures import save
 
@@ -43,11 +43,19 @@ def test_mask_of_a_pair_has_three_colors() -> None:
     assert all(after > 1.8 * before for before, after in pairwise(lightness))  # told apart without hues, too
 
 
-def test_cache_shows_what_is_held() -> None:
-    axes = Figure().subplots()
-    p = rv.pattern("exponential+cache")
+@pytest.mark.parametrize("spec", ["exponential+cache", "order:4", "fenwick", "local:4/exponential"])
+def test_cache_shows_what_is_held(spec: str) -> None:
+    """Slot by slot, on one scale: whatever a token reads is in a slot, and nothing is in two."""
+    axes, p = Figure().subplots(), rv.pattern(spec)
     panels.cache(axes, p, 50)
-    assert np.array_equal(axes.images[0].get_array(), p.mask(50))  # cache-efficient: held means read
+    shown = np.asarray(axes.images[0].get_array(), dtype=float)
+    assert len(shown) == p.slots(50)
+    for stage in p.stages:
+        slots, shown = shown[: stage.slots(50)], shown[stage.slots(50) :]
+        for i in range(50):
+            held = slots[:, i][~np.isnan(slots[:, i])].tolist()
+            assert len(held) == len(set(held))
+            assert set(stage.sources(i).tolist()) <= set(held)
 
 
 def test_growth_curves() -> None:
@@ -56,10 +64,41 @@ def test_growth_curves() -> None:
     reads, slots = (line.get_ydata() for line in axes.lines)
     assert reads[-1] == 16
     assert slots[-1] == 65_535
+    assert [text.get_text() for text in axes.texts] == ["reads", "slots"]
+
+
+def test_lines_that_coincide_share_their_dashes() -> None:
+    axes = Figure().subplots()
+    panels.growth(axes, {name: (rv.pattern(name), "slots") for name in ("attention", "dense", "order:8", "quadratic")})
+    dashes = {line.get_label(): line._unscaled_dash_pattern for line in axes.lines}
+    assert dashes["order:8"] == (0, None)
+    shared = [dashes[name] for name in ("attention", "dense", "quadratic")]
+    assert [on for _, (on, off) in shared] == [5.0] * 3
+    assert sorted(offset for offset, _ in shared) == [0.0, 5.0, 10.0]
+
+
+@pytest.mark.parametrize("heights", [[0.1] * 5, [0.0, 0.01, 0.5, 0.5, 1.0], [0.9, 0.1]])
+def test_names_at_ends_are_apart_and_in_order(heights: list[float]) -> None:
+    places = labels.spread(heights, 0.05)
+    order = sorted(range(len(heights)), key=lambda index: (heights[index], -index))
+    for before, after in pairwise(order):
+        assert places[after] - places[before] > 0.05 - 1e-12
+    assert abs(sum(places) - sum(heights)) < 1e-9
+
+
+def test_structures_have_one_color_and_one_order_in_all_figures() -> None:
+    names = [*rv.PAPER_STRUCTURES, "binomial:16", "fenwick"]
+    colors = [palette.color_of_structure(name, names) for name in names]
+    assert len(set(colors)) == len(names)
+    assert palette.color_of_structure("dense", ["fenwick"]) == palette.color_of_structure("dense")
+    assert palette.in_order(["fenwick", "dense", "attention", "dense"]) == ["attention", "dense", "fenwick"]
+    figure = rv.compare("quadratic", "attention", n=16).plot()
+    assert [line.get_label() for line in figure.axes[0].lines] == ["attention", "quadratic"]
+    assert figure.axes[0].lines[0].get_color() == palette.color_of_structure("attention")
 
 
 def test_trade_off_names_what_has_no_path() -> None:
     axes = Figure().subplots()
     trade_off(axes, [rv.analyze(spec, 64) for spec in ("local:8", "dense", "attention")])
     assert "no path at all: local:8" in axes.get_title()
-    assert [text.get_text() for text in axes.texts] == ["dense\nattention"]
+    assert [text.get_text() for text in axes.texts] == ["dense\nattention", "– –  cache × congestion = n"]

@@ -8,6 +8,7 @@ from torch.nn.functional import scaled_dot_product_attention, softplus
 from resolvent.coefficients import positions_of
 from resolvent.coefficients.rope import rope
 from resolvent.mixer import Mixer
+from resolvent.rules.rope import Rope
 from tests.operator_cases import assert_close
 
 
@@ -41,7 +42,7 @@ def test_attention_with_positions_is_sdpa() -> None:
     torch.manual_seed(0)
     mixer, x = Mixer(32, 4, "attention").double(), torch.randn(2, 30, 32, dtype=torch.float64)
     qk = mixer.coefficients.scores(x).view(2, 30, 8, 8)
-    q, k = rope(qk, positions_of(2, 30, x.device), 10_000.0).transpose(1, 2).chunk(2, 1)
+    q, k = rope(qk, positions_of(2, 30, x.device), Rope()).transpose(1, 2).chunk(2, 1)
     v = mixer.values(x).view(2, 30, 4, 8).transpose(1, 2)
     want = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
     assert_close(mixer(x), mixer.output(want))
@@ -56,7 +57,7 @@ def test_positions_turn_as_in_transformers() -> None:
     cos, sin = (torch.cat([wave, wave], -1)[None] for wave in (angles.cos(), angles.sin()))
     halves = x.unflatten(-1, (8, 2)).transpose(-1, -2).flatten(-2)[:, :, 0][:, None]
     theirs, _ = llama.apply_rotary_pos_emb(halves, halves, cos, sin)
-    ours = rope(x, positions_of(1, 50, x.device), 10_000.0)[:, :, 0].unflatten(-1, (8, 2)).transpose(-1, -2).flatten(-2)
+    ours = rope(x, positions_of(1, 50, x.device), Rope())[:, :, 0].unflatten(-1, (8, 2)).transpose(-1, -2).flatten(-2)
     assert_close(ours, theirs[:, 0])
 
 
@@ -99,3 +100,20 @@ def test_first_order_is_a_gated_scan() -> None:
         outputs.append(keep * outputs[-1] + (1 - keep) * x[t])
     want = mixer.output(torch.stack(outputs).flatten(1))
     assert_close(mixer(u)[0], want)
+
+
+@pytest.mark.parametrize("gate", ["half", "mamba"])
+def test_mamba2_becomes_the_gated_softmax(gate: str) -> None:
+    """At first order, with A = 1 - B and without vectors: what is left between the two rules are these two factors."""
+    torch.manual_seed(3)
+    decay = {"half": "0.5", "mamba": "mamba"}[gate]
+    ours = Mixer(32, 4, "first-order", rule=f"softmax:gate={gate}").double()
+    theirs = Mixer(32, 4, "first-order", rule=f"mamba2:state=1,decay={decay},input=complement,vectors=ones").double()
+    states = [{name.replace("gate.", ""): t for name, t in m.state_dict().items()} for m in (ours, theirs)]
+    assert {name: t.shape for name, t in states[0].items()} == {name: t.shape for name, t in states[1].items()}
+    theirs.load_state_dict(states[0])
+    x = torch.randn(2, 75, 32, dtype=torch.float64)
+    assert_close(theirs(x), ours(x))
+    for mixer in (ours, theirs):
+        a, b = mixer.weights(x)[0].matrices()
+        assert_close((a + b).sum(-1), torch.ones(2, 4, 75, dtype=torch.float64))

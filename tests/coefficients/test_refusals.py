@@ -15,7 +15,7 @@ from resolvent.rules import rule as rule_of
     ({"rope": False}, "expected a number > 0 such as 10000.0, or None, got False"),
     ({"rope": -1.0}, "expected a number > 0"),
     ({"head_dim": 5}, "expected an even head_dim, got 5"),
-    ({"backend": "cpuu"}, "unknown backend 'cpuu': expected auto or dense, cpu, torch, .* Did you mean 'cpu'"),
+    ({"backend": "cpuu"}, "unknown backend 'cpuu': expected auto or dense, cpu, triton, torch, .* Did you mean 'cpu'"),
     ({"pattern": ["dense"] * 3}, "one for each of the 4 heads, got 3"),
     ({"pattern": [*["dense"] * 3, "local:4"], "kv_heads": 2}, "expected a multiple of 2 heads for dense, got 3"),
     ({"pattern": "dense", "rule": "mamba"}, "the 'mamba2' rule needs a first-order pattern.* that fit it: softmax"),
@@ -36,6 +36,9 @@ def test_layers(options: dict[str, object], message: str) -> None:
     ("whole", "unknown rule 'whole'.*It is now called 'joint'"),
     ("softmx", "unknown rule 'softmx': expected softmax.*Did you mean 'softmax'"),
     ("softmax:gat=half", "expected conv=… or gate=…, got 'gat=half'. Did you mean 'gate'"),
+    ("mamba1:skip=yes", "'mamba1:skip=yes': expected true or false for skip, got 'yes'"),
+    ("mamba2:input=compliment", "expected input to be step or complement, got 'compliment'.*Did you mean 'complement'"),
+    ("mamba1:vectors=ones", "without vectors all states would be read alike: expected state=1, got 16"),
     ("mamba:state=big", "expected an integer for state, got 'big'"),
     ("mamba:state=" + "9" * 5000, "expected an integer for state, got '9{24}'"),
     ("mamba:state=0", "expected state to be an integer ≥ 1, got 0"),
@@ -52,7 +55,14 @@ def test_spellings(spec: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", ["softmax:conv=4", "tied:gate=0.5", "mamba1:state=64,decay=0.5", "distance:gate=scalar@0.3,shape=decay"]
+    "spec",
+    [
+        "softmax:conv=4",
+        "tied:gate=0.5",
+        "mamba1:state=64,decay=0.5",
+        "distance:gate=scalar@0.3,shape=decay",
+        "mamba2:state=1,input=complement,vectors=ones,skip=true,groups=3",
+    ],
 )
 def test_spellings_are_read_back(spec: str) -> None:
     assert str(rule_of(spec)) == spec

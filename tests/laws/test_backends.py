@@ -328,7 +328,7 @@ def test_an_explicit_backend_never_falls_back() -> None:
     with pytest.raises(ValueError, match=r"'dense' expects a pattern .* got 'exponential'\. Backends that can: cpu"):
         mix(inputs, "exponential", backend="dense")
     with pytest.raises(
-        ValueError, match="unknown backend 'cpuu': expected auto or dense, cpu, torch, reference, paper"
+        ValueError, match="unknown backend 'cpuu': expected auto or dense, cpu, triton, torch, reference, paper"
     ):
         mix(inputs, "exponential", backend="cpuu")
 

@@ -1,5 +1,6 @@
 """Translation-invariant patterns against their definition."""
 
+import itertools
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 
 import resolvent as rv
+from resolvent.patterns.strides import Formula, listing_at_most
 from tests.oracles import STRIDES, increasing, strides_below, translation_invariant_sets
 
 N = 200
@@ -56,6 +58,26 @@ def test_function_of_k() -> None:
     assert all(p.sources(i).tolist() == same.sources(i).tolist() for i in range(40))
     assert p == rv.strided(p.strides.function)
     assert p != rv.strided(lambda k: k**3 + 1)  # equal only to the very same function
+
+
+@pytest.mark.parametrize("text", ["k+1", "k**2+1", "3*k**2+k+1", "10**9*k**4+1", "2**k+5*k**2", "k**(2+1)+2*k-3+4"])
+def test_strides_at_once_are_those_one_by_one(text: str) -> None:
+    strides = Formula.parse(text)
+    for limit in (1, 1000, 1 << 17, 1 << 30 if "**" in text else 1 << 18):
+        values = itertools.takewhile(lambda value, limit=limit: value < limit, map(strides.value, range(1 << 21)))
+        assert strides.below(limit).tolist() == list(values)
+
+
+def test_strides_that_turn_back_far_out_raise_an_error() -> None:
+    with pytest.raises(ValueError, match=r"expected f\(1001\) > f\(1000\), got 1000000 after 1000001"):
+        Formula.parse("k*(2000-k)+1").below(1 << 21)
+
+
+def test_too_many_strides_are_not_listed() -> None:
+    with listing_at_most(100):
+        assert len(Formula.parse("11*k+2").below(1024)) == 93
+        with pytest.raises(ValueError, match="more than 100 strides"):
+            Formula.parse("11*k+2").below(1025)
 
 
 @pytest.mark.parametrize("spec", [*rv.PAPER_STRUCTURES, "stride:3*k+2+cache", "exponential+attention"])

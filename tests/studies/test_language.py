@@ -20,6 +20,7 @@ from resolvent.model import LanguageModel
 from resolvent.patterns import PAPER_STRUCTURES
 from resolvent.studies.grid import Cell
 from resolvent.studies.language import lengths
+from resolvent.studies.language.lengths import LengthPlan
 from resolvent.studies.language.presets import PRESETS, run_config
 from resolvent.studies.language.study import TextStudy
 from resolvent.studies.registry import STUDIES
@@ -95,7 +96,7 @@ def test_studies_share_their_runs(corpus: str, tmp_path: Path) -> None:
     assert len(folders["pareto"]) == 9
     assert folders["ladder"] < folders["pareto"]
     assert {study: len(own - folders["pareto"]) for study, own in folders.items()} == {
-        "pareto": 0, "mamba": 8, "sharing": 3, "normalization": 6, "length": 0, "ladder": 0}  # fmt: skip
+        "pareto": 0, "mamba": 18, "sharing": 3, "normalization": 6, "length": 0, "ladder": 0}  # fmt: skip
 
 
 def test_cells_differ_by_structure_rule_and_seed_alone(corpus: str, tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_rules_side_by_side(corpus: str, out: Path, study: str) -> None:
     assert other in " ".join(printed.split())
     assert "every seed of a has a perplexity below" in " ".join(printed.split())
     assert (out / f"{study}.png").stat().st_size > 10_000
-    assert len(read_records(out / f"{study}-quick.jsonl")) == {"mamba": 8, "sharing": 2}[study]
+    assert len(read_records(out / f"{study}-quick.jsonl")) == {"mamba": 17, "sharing": 2}[study]
 
 
 def test_rules_are_compared_at_equal_parameters(corpus: str, out: Path) -> None:
@@ -220,7 +221,9 @@ def test_rules_are_compared_at_equal_parameters(corpus: str, out: Path) -> None:
     assert made[0].config.model.ff_dim is None
     assert {cell.seed for cell in made} == {10}
     preset = PRESETS["quick"].train.learning_rate
-    for cell, rule in zip(made, study.rules, strict=True):
+    assert [cell.name for cell in made[-1:]] == ["text · order:4 · seed 10"]
+    assert made[-1].config.model.inner_dim < made[0].config.model.inner_dim  # for queries and keys
+    for cell, rule in zip(made, [*study.rules, "softmax"], strict=True):
         assert cell.config.train.learning_rate == pytest.approx(preset * study.rates.get(rule, 1), rel=0.01)
     [changed] = cells("mamba", "quick", corpus, out, seeds=1, rules=["mamba2"], changes=["train.learning_rate=0.5"])
     assert changed.config.train.learning_rate == 0.5
@@ -260,12 +263,12 @@ def test_lengths_of_another_run_are_not_kept(corpus: str, tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="text · local:8 · seed 0 is not finished"):
         lengths.measured(cell)
     train(cell.config, cell.folder)
-    first = lengths.measured(cell, [2])
+    first = lengths.measured(cell, LengthPlan((2,)))
     stale = json.loads((cell.folder / lengths.FILE).read_text())
     stale["loss"] += 1
     stale["lengths"]["32"]["loss"] = 0.0
     (cell.folder / lengths.FILE).write_text(json.dumps(stale))
-    assert lengths.measured(cell, [2]) == first
+    assert lengths.measured(cell, LengthPlan((2,))) == first
     (cell.folder / lengths.FILE).write_text("{")
     with pytest.raises(ValueError, match=r"lengths.json is damaged.*delete it to measure again"):
         lengths.measured(cell)
@@ -279,6 +282,49 @@ def test_lengths_that_do_not_fit(corpus: str, out: Path, tmp_path: Path) -> None
         call("length", corpus, out, "--times", "0")
     with pytest.raises(ValueError, match="expected a run on text, got one on 'copy'"):
         lengths.contexts(task_cells("smoke", tmp_path)[0], [2])
+
+
+ROPES = ["10000", "near:within=4"]
+
+
+def test_positions_are_trained_and_measured(corpus: str, out: Path) -> None:
+    made = of_study("length", corpus, out, ropes=ROPES)
+    assert [cell.name for cell in made] == [f"text · {name} · seed 0" for name in (*FEW, "dense · near:within=4")]
+    assert made[:2] != made[1:]
+    assert [cell.folder for cell in made[:2]] == [cell.folder for cell in of_study("length", corpus, out)]
+    train(made[2].config, made[2].folder)
+    options = [word for rope in ROPES for word in ("--ropes", rope)]
+    options += ["--evaluated-ropes", "ntk:factor=2", "--times", "2", "--tokens", "256"]
+    printed = call("length", corpus, out, *options).stdout
+    assert "→ ntk:factor=2" in printed
+    before = stamps(out)
+    content = json.loads(call("length", corpus, out, *options, "--json").stdout)
+    assert stamps(out) == before
+    first, dense, near = (Record.from_dict(each).lengths for each in content["records"])
+    assert [(each.context, each.rope) for each in first] == [(each.context, each.rope) for each in near] == [
+        (16, ""), (32, "")]  # fmt: skip
+    assert [(each.context, each.rope) for each in dense[2:]] == [(16, "ntk:factor=2"), (32, "ntk:factor=2")]
+    assert {each.tokens for each in (*first, *dense, *near)} == {256}
+    model = LanguageModel.load(made[1].folder / "model")
+    alone = on_text(model.with_rope("ntk:factor=2"), Text(corpus, 32), 2, batches=4)
+    assert dense[3].loss == pytest.approx(alone.loss, rel=TOLERANCE[torch.float32])
+    report = STUDIES["length"].report([Record.from_dict(each) for each in content["records"]])
+    assert report.tables[1].head == ("at 32", "rotary", "→ ntk:factor=2", "near:within=4")
+    assert [row[0] for row in report.tables[1].rows] == FEW
+    assert "the first 256 tokens of the validation split" in report.notes[0]
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["--tokens", "100"], "expected --tokens as a multiple of 128, at most"),
+    (["--evaluated-ropes", "nkt:factor=2"], "unknown rope 'nkt'"),
+    (["--ropes", "nkt:factor=2"], "unknown rope 'nkt'"),
+    (["--ropes", "near:within=4", "--rules", "joint"], "the 'joint' rule cannot read by distance"),
+])  # fmt: skip
+def test_positions_that_do_not_fit(corpus: str, out: Path, options: list[str], message: str) -> None:
+    structures = ["--structures", "dense"]
+    words_ = [word for word in words("length", corpus, out) if word not in ("--structures", *FEW)]
+    with pytest.raises(ValueError, match=message):
+        CliRunner().invoke(app, [*words_, *structures, *options], catch_exceptions=False)
 
 
 # Shorter contexts

@@ -16,7 +16,7 @@ from resolvent.cli import app
 from resolvent.model import LanguageModel, ModelConfig
 from resolvent.report.figures import save
 from resolvent.studies import render
-from resolvent.studies.language import claims
+from resolvent.studies.language import claims, positions
 from resolvent.studies.language.complexity import regime_of
 from resolvent.studies.language.figures import by_position, frontier, pareto_figure
 from resolvent.studies.language.variants import PAPER, Variant, variants
@@ -28,7 +28,7 @@ from resolvent.text import Reach
 from resolvent.text.reach import WindowLoss
 from resolvent.train import Record, RunConfig, TrainConfig
 from resolvent.train.evaluations import AccuracyEvaluation, Slice, TextEvaluation
-from resolvent.train.record import write_records
+from resolvent.train.record import read_records, write_records
 from tests.small_runs import record_of
 
 CONFIG = ModelConfig(layers=2, dim=32, heads=2)
@@ -213,6 +213,28 @@ def test_only_like_for_like_counts(rule: str, more: dict[str, int], grade: str) 
     assert graded("mamba", wide)["first-order · mamba2 < first-order"] == "open"
 
 
+@pytest.mark.parametrize(("rule", "others"), [
+    ("mamba2:state=4,decay=0.5", {"first-order": "softmax:conv=4"}), ("mamba2:decay=0.5", {"order:4": "softmax"}),
+])  # fmt: skip
+def test_states_against_the_same_cache(rule: str, others: dict[str, str]) -> None:
+    [(structure, other)] = others.items()
+    name = structure if other == "softmax" else f"{structure} · {other}"
+    records = [record("first-order", 5.0, rule=rule), record(structure, 5.5, rule=other)]
+    found = variants(records)
+    assert found[0].cache_bytes == found[1].cache_bytes
+    assert graded("mamba", records)[f"first-order · {rule} < {name}"] == "supported"
+
+
+def test_which_factor_explains_the_gap() -> None:
+    mamba = "mamba2:state=1,decay=0.5"
+    ours, theirs = record("first-order", 5.0), record("first-order", 6.0, rule=mamba)
+    most = f"first-order · {mamba},input=complement goes most of the way from first-order · {mamba} to first-order"
+    for perplexity, grade in ((5.1, "supported"), (5.9, "contradicted"), (5.48, "open")):
+        changed = record("first-order", perplexity, rule=f"{mamba},input=complement")
+        assert graded("mamba", [ours, theirs, changed])[most] == grade
+    assert graded("mamba", [ours, theirs])[most] == "not run"
+
+
 def test_sharing_and_normalization_grade_every_structure() -> None:
     rules = {"softmax": 5.0, "tied": 5.05, "joint": 4.8, "softmax:gate=0.5": 5.2}
     records = [record(structure, p + 0.001 * seed, seed, rule)
@@ -234,7 +256,7 @@ def test_sharing_and_normalization_grade_every_structure() -> None:
     assert (
         backwards.grade({})
         == claims.Overflows("", "dense").grade({})
-        == claims.Keeps("", "dense").grade({})
+        == positions.Keeps("", "dense").grade({})
         == "not run"
     )
 
@@ -249,6 +271,44 @@ def test_sharing_and_normalization_grade_every_structure() -> None:
 def test_keeps(lengths: list[dict[int, float]], grade: str) -> None:
     records = [record("dense", 5.0, seed, lengths=each) for seed, each in enumerate(lengths)]
     assert graded("length", records) == {"dense keeps its perplexity": grade}
+
+
+def with_ropes() -> list[Record]:
+    """Two structures, one of which was trained in two ways and measured in two, and first order, which has neither."""
+    made = []
+    for seed in (0, 1):
+        for structure in ("attention", "exponential+cache"):
+            plain = record(structure, 5.0, seed, lengths={64: 5.0, 512: 9.0})
+            other = [dataclasses.replace(evaluation(p, n), rope="capped:within=63") for n, p in ((64, 5.0), (512, 4.9))]
+            made += [dataclasses.replace(plain, lengths=(*plain.lengths, *other)),
+                     record(structure, 5.1, seed, lengths={64: 5.1, 512: 5.0}, rope="near:within=16")]  # fmt: skip
+        made.append(record("first-order", 6.0, seed, lengths={64: 6.0, 512: 5.9}))
+    return made
+
+
+def test_positions_are_told_apart(tmp_path: Path) -> None:
+    records = with_ropes()
+    write_records(records, tmp_path / "length-ropes.jsonl")
+    assert read_records(tmp_path / "length-ropes.jsonl") == records
+    grades = graded("length", records)
+    assert grades == {
+        "attention keeps its perplexity": "contradicted",
+        "attention · → capped:within=63 keeps its perplexity": "supported",
+        "attention · near:within=16 keeps its perplexity": "supported",
+        "exponential+cache keeps its perplexity": "contradicted",
+        "exponential+cache · → capped:within=63 keeps its perplexity": "supported",
+        "exponential+cache · near:within=16 keeps its perplexity": "supported",
+        "first-order keeps its perplexity": "supported",
+    }
+    text = render.markdown(STUDIES["length"].report(records))
+    assert "| structure | positions | 64 | 512 |" in text
+    assert "| at 512 | rotary | → capped:within=63 | near:within=16 |" in text
+    assert "| first-order | 5.90 ± 0.00 |  |  |" in text
+    hours = sum(each.seconds for each in records) / 3600
+    assert f"{hours:.1f} hours in all" in text  # each run once
+    found = {v.name: v for v in variants(records)}
+    capped, plain = found["attention · → capped:within=63"], found["attention"]
+    assert capped.cache_bytes > plain.cache_bytes  # keys are kept for near and for far reads
 
 
 # What is written
@@ -274,9 +334,10 @@ RECORDS = {
 }
 
 
-@pytest.mark.parametrize("study", RECORDS)
+@pytest.mark.parametrize("study", [*RECORDS, "length, ropes"])
 def test_every_study_is_drawn_and_told(study: str, tmp_path: Path) -> None:
-    records = RECORDS[study]
+    records = with_ropes() if study == "length, ropes" else RECORDS[study]
+    study, lengths = study.partition(",")[0], len({each.context for r in records for each in r.lengths}) or 1
     report, found = STUDIES[study].report(records), variants(records)
     [figure] = report.figures
     assert save(figure.draw(), tmp_path / "figure.png").stat().st_size > 10_000
@@ -286,13 +347,15 @@ def test_every_study_is_drawn_and_told(study: str, tmp_path: Path) -> None:
     assert not re.search("https?://", shown)
     render.write_csv(report, tmp_path / "table.csv")
     rows = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
-    assert len(rows) == len(found) * (3 if study in ("length", "ladder") else 1)
+    assert len(rows) == len(found) * lengths
     trained = next(row for row in rows if row["context"] == row["trained_context"])
     assert float(trained["mixing_madds_per_token"]) == found[0].mixing_madds
     write_records(records, tmp_path / f"{study}-quick.jsonl")
     mark = f"<!-- records: {study}-quick -->\n"
     made, figures = regenerate(f"By hand.\n{mark}old\n<!-- end -->\n", tmp_path)
-    image = f"![{STUDIES[study].title}](figures/{study}-quick.png)\n\n"
+    [drawn] = report.figures
+    assert len(drawn.caption) > 40, "what to see"
+    image = f"![{STUDIES[study].title}](figures/{study}-quick.png)\n\n*{drawn.caption}*\n\n"
     assert made == f"By hand.\n{mark}{image}{render.markdown(report)}<!-- end -->\n"
     assert list(figures) == [f"{study}-quick"]
     for each in report.claims.graded:

@@ -5,6 +5,7 @@ from resolvent.analysis.congestion import Congestion, congestion
 from resolvent.analysis.cost import Cost, cost
 from resolvent.analysis.growth import Growth, growth
 from resolvent.analysis.hops import Hops, hop_matrix, hops, hops_by_distance
+from resolvent.analysis.paths import Paths, paths_to
 from resolvent.analysis.profile import Least, Profile, analyze
 from resolvent.analysis.routing import Routing, RoutingError, verify
 
@@ -15,6 +16,7 @@ __all__ = [
     "Growth",
     "Hops",
     "Least",
+    "Paths",
     "Profile",
     "Routing",
     "RoutingError",
@@ -26,5 +28,6 @@ __all__ = [
     "hop_matrix",
     "hops",
     "hops_by_distance",
+    "paths_to",
     "verify",
 ]

@@ -16,7 +16,7 @@ from resolvent.analysis import routers
 from resolvent.analysis.hops import as_intervals, reads_at_fixed_distances
 from resolvent.analysis.lower_bounds import lower_bound, require_copy
 from resolvent.analysis.routing import Routing, verify
-from resolvent.analysis.steps import hops_apart, list_steps
+from resolvent.analysis.steps import MOST_POSITIONS, hops_apart, list_steps
 from resolvent.errors import SettingError, closest
 from resolvent.patterns import Pattern, PatternLike, as_pattern
 from resolvent.patterns.checks import require_length
@@ -27,6 +27,7 @@ Effort = Literal["quick", "search", "exact"]
 _SEARCH_LIMIT = 300_000_000
 _ROUNDS, _CHEAP = 60, 50_000_000  # fewer rounds where there are more edges than this
 _EXACT_LIMIT = 20_000
+_SWEPT = 32_768  # tokens up to which paths are found by sweeps; beyond, a flow bounds their load and lists none
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,14 @@ def congestion(pattern: PatternLike, n: int | str, effort: Effort = "search") ->
 
 def _edges(pattern: Pattern, n: int) -> int:
     """Roughly the number of edges that a path can use: those between two positions n apart."""
-    if as_intervals(pattern) is not None or reads_at_fixed_distances(pattern, n):
+    if as_intervals(pattern) is not None or reads_at_fixed_distances(pattern, n) or not _lists_steps(pattern, n):
         return n * max(pattern.reads(n), 1)
     return list_steps(pattern, 2 * n).count // 2
+
+
+def _lists_steps(pattern: Pattern, n: int) -> bool:
+    """Whether its steps are listed: unless it is long, and all its columns are contiguous."""
+    return 2 * n <= MOST_POSITIONS or not all(stage.contiguous_columns for stage in pattern.stages)
 
 
 def _upper_bound(pattern: Pattern, n: int, lower: int, search: bool) -> tuple[int, str, Routing | None]:
@@ -126,15 +132,18 @@ def _upper_bound(pattern: Pattern, n: int, lower: int, search: bool) -> tuple[in
         routing = routers.shift(np.array([0, n]), n)
         upper, upper_by = verify(pattern, routing), "shift routing"
     listed = pattern.recurrent and as_intervals(pattern) is None and not shifted
-    if listed:
+    if listed and _lists_steps(pattern, n):
         routing = routers.shortest(pattern, n, hops_apart(pattern, range(n, n + 1))[n])
         if routing is not None:
             upper, upper_by = verify(pattern, routing), "shortest paths"
     last = pattern.stages[-1]  # in a pair, paths can follow B alone
     if last.recurrent and last.contiguous_columns and (upper > lower or upper_by == "n paths in all"):
-        swept = routers.sweep(last, n, lower, search)
+        load = routers.persistent_load(last, n) if n > _SWEPT else None
+        swept = routers.sweep(last, n, lower, search) if load is None else None
         if swept is not None and verify(pattern, swept) <= upper:
             upper, upper_by, routing = swept.congestion, "deadline sweep", swept
+        if load is not None and load + 1 < upper:
+            upper, upper_by, routing = load + 1, "flow through what is held", None
     return upper, upper_by, routing
 
 

@@ -13,6 +13,7 @@ from resolvent.errors import SettingError, is_integer
 from resolvent.patterns import Needs, Pattern, PatternLike, as_pattern
 from resolvent.patterns.checks import require_length
 from resolvent.rules import Rule, as_rule, require_fit
+from resolvent.rules.rope import BASE, RopeSetting, as_rope, require_rope_fit
 
 _BACKWARD = 2.5  # times the forward pass
 
@@ -47,6 +48,7 @@ def cost(
     item_bytes: int = 4,
     rule: str | Rule = "softmax",
     kv_heads: int | None = None,
+    rope: RopeSetting = BASE,
 ) -> Cost:
     """Compute the cost of one layer on n tokens. The defaults are a layer of the smallest GPT-2 in float32.
 
@@ -58,6 +60,7 @@ def cost(
         item_bytes: Bytes per number.
         rule: How A and B are parameterized, see `resolvent.rules`.
         kv_heads: Number of key and value heads, shared by groups of heads. Default: `heads`.
+        rope: Rotary positions, which may lengthen queries and keys (docs/coefficients.md).
 
     Returns:
         Multiply-adds and bytes in training and decoding.
@@ -70,7 +73,9 @@ def cost(
     require_fit(rule, pattern)
     run = rule.operator_pattern(pattern)
     needs = run.needs(rule.normalize)
-    key_dim = rule.key_dim(head_dim)
+    require_rope_fit(rule, rope, head_dim)
+    rotation, key_dim = as_rope(rope), rule.key_dim(head_dim)
+    key_dim = key_dim if rotation is None else rotation.key_dim(key_dim)
     nnz_a, nnz_b = (0, 0) if rule.scan else run.nonzeros(n)
     products = heads * (key_dim + head_dim) * (nnz_a + nnz_b) / n
     sides = needs.a + needs.b  # each has queries and keys
@@ -102,6 +107,18 @@ def cost(
         cache_bytes=sum(stage.slots(n) * size for stage, size in zip(stages, slot_bytes, strict=True)) + state + recent,
         decode_madds_last_token=heads * (key_dim + head_dim) * last + work,
         dense_solve_madds_per_token=heads * head_dim * (pairs * n + n + (n / 2 if pattern.recurrent else 0)),
+    )
+
+
+def cache_bytes(pattern: Pattern, n: int, heads: int, head_dim: int, item_bytes: int) -> int:
+    """The decode cache of these heads on n tokens, under the rule softmax: as `cost` gives it, in no time.
+
+    >>> cache_bytes(as_pattern("exponential+cache"), 1024, heads=12, head_dim=64, item_bytes=4)
+    122880
+    """
+    return sum(
+        stage.slots(n) * _slot_bytes(stage.needs(), heads, heads, head_dim, head_dim, item_bytes)
+        for stage in pattern.stages
     )
 
 

@@ -57,6 +57,8 @@ def least_mean_hops(slots: int, n: int) -> float:
     """
     if slots == 0 or n < 2:
         return 0.0 if n < 2 else math.inf
+    if slots == 1:
+        return (n + 1) / 3  # the sum below, of as many terms as tokens
     total, h = 0, 0  # of the pairs that are more than h hops apart, over all h
     while (beyond := n - math.comb(slots + h, slots)) > 0:
         total += beyond * (beyond + 1) // 2  # for each token, the earlier ones that h hops cannot reach

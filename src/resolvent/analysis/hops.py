@@ -2,8 +2,8 @@
 
 The first hop is an A edge, the rest are B edges; without B there is only the first. Translation-invariant distances
 are a coin-change problem on i - j. If each position is read by a contiguous run of later ones (cache-efficient
-and banded patterns), the positions within t hops form an interval and greedy reach is exact. Of all other patterns the
-reads are listed, and the hops of each row follow from those of the rows that it reads (`steps`).
+and banded patterns, and pairs of these), the positions within t hops form an interval and greedy reach is exact. Of all
+other patterns the reads are listed, and the hops of each row follow from those of the rows that it reads (`steps`).
 """
 
 from __future__ import annotations
@@ -46,12 +46,16 @@ def hops(pattern: PatternLike, n: int | str) -> Hops:
     """
     pattern, n = as_pattern(pattern), require_length(n)
     pairs = n * (n - 1) // 2
-    if (stage := as_intervals(pattern)) is not None:
+    if (windows := _windows(pattern, n)) is not None:
+        total, most, reached = _window_totals(*windows, n)
+    elif (stage := as_intervals(pattern)) is not None:
         total, most, reached = _interval_totals(stage, n)
     elif reads_at_fixed_distances(pattern, n):
         by_distance = hops_by_distance(pattern, n).astype(np.int64)
         weight = np.where(by_distance > 0, n - np.arange(n), 0)  # number of pairs at this distance
         total, most, reached = int(by_distance @ weight), int(by_distance.max(initial=0)), int(weight.sum())
+    elif len(pattern.stages) > 1 and all(stage.contiguous_columns for stage in pattern.stages):
+        total, most, reached = _pair_totals(pattern, n)
     else:
         total, most, reached = _listed_totals(pattern, n)
     return Hops(most, total / reached if reached else 0.0, pairs - reached)
@@ -78,8 +82,12 @@ def hops_by_distance(pattern: PatternLike, n: int | str) -> npt.NDArray[np.int32
         result[first] = 1
         result[0] = 0
         return result
-    if as_intervals(pattern) is not None and len(later):
-        return -(-np.arange(n, dtype=np.int32) // np.int32(later[-1]))
+    if (windows := _windows(pattern, n)) is not None:
+        nearest, each = map(np.int32, windows)
+        beyond = np.maximum(np.arange(n, dtype=np.int32) - nearest, 0)
+        result = 1 - (-beyond // each)
+        result[0] = 0
+        return np.asarray(result)
     from resolvent.analysis import kernels
 
     result = kernels.coin_change(first, later, n)
@@ -131,6 +139,25 @@ def last_reachable(stage: Stage, n: int) -> Integers:
     return end
 
 
+def _windows(pattern: Pattern, n: int) -> tuple[int, int] | None:
+    """How far the first hop reaches, and each later one, if A and B read all of the last so many positions."""
+    first, later = pattern.stages[0], pattern.stages[-1]
+    if n < 2 or not later.recurrent or not all(s.contiguous_columns and s.is_shifted(n) for s in pattern.stages):
+        return None
+    ends = [int(stage.offsets(n).max(initial=0)) for stage in (first, later)]
+    return (max(ends), ends[1]) if ends[1] else None
+
+
+def _window_totals(first: int, later: int, n: int) -> tuple[int, int, int]:
+    """Hops of all pairs of n tokens in windows, in Python's integers: of each h, the pairs more than h hops apart."""
+    pairs = n * (n - 1) // 2
+    beyond = max(n - first, 1)  # as many tokens as are more than one hop from the first, and itself
+    h = (beyond - 1) // later
+    once, squares = h * (h + 1) // 2, h * (h + 1) * (2 * h + 1) // 6
+    total = (h + 1) * beyond * (beyond - 1) - later * (2 * beyond - 1) * once + later**2 * squares
+    return pairs + total // 2, 1 - (1 - beyond) // later, pairs
+
+
 def _interval_totals(stage: Stage, n: int) -> tuple[int, int, int]:
     if not stage.recurrent:
         reached = int(np.minimum(stage.lives(n), n - 1 - np.arange(n)).sum())
@@ -139,6 +166,29 @@ def _interval_totals(stage: Stage, n: int) -> tuple[int, int, int]:
 
     lives = stage.lives(n)
     total, most, end = kernels.interval_hops(lives, kernels.best_relay(lives))
+    return int(total.sum()), int(most.max(initial=0)), int((end - np.arange(n)).sum())
+
+
+def pair_reach(pattern: Pattern, n: int) -> tuple[Integers, Integers, Integers]:
+    """For each position of a pair of contiguous columns: the sum of hops, the largest, and the last one reachable.
+
+    The first hop is A's or B's; from the best relay among what it reached, B leads on as it does alone.
+    """
+    from resolvent.analysis import kernels, reach_kernels
+
+    a, b = (stage.lives(n) for stage in (pattern.stages[0], pattern.stages[-1]))
+    positions = np.arange(n)
+    total_b, most_b, end_b = kernels.interval_hops(b, kernels.best_relay(b))
+    first, later = (np.minimum(positions + lives, n - 1) for lives in (np.maximum(a, b), b))
+    relay = reach_kernels.farthest_within(later, first)
+    further = later[relay] > first
+    end = np.where(further, end_b[relay], first)
+    onward = (end - positions) + (end - first) + total_b[relay] - (end - relay)
+    return np.where(further, onward, first - positions), np.where(further, most_b[relay] + 1, first > positions), end
+
+
+def _pair_totals(pattern: Pattern, n: int) -> tuple[int, int, int]:
+    total, most, end = pair_reach(pattern, n)
     return int(total.sum()), int(most.max(initial=0)), int((end - np.arange(n)).sum())
 
 

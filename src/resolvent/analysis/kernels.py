@@ -139,8 +139,8 @@ def interval_bound(last, last_of_a, n):
                 spare -= 1
             begin = held[index - 1] + 1 if index else max(cut - n, 0)
             crossing = min(cut, n) - max(begin, cut - n)
-            if live and crossing > 0:
-                best = max(best, -(-(crossing + spare) // live))
+            if crossing > 0 and live and crossing + spare > best * live:  # a quotient only where it is larger
+                best = -(-(crossing + spare) // live)
     return best
 
 

@@ -11,8 +11,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from resolvent.analysis.hops import as_intervals, hops_by_distance, last_reachable, reads_at_fixed_distances
-from resolvent.analysis.steps import hops_apart
+from resolvent.analysis.hops import (
+    as_intervals,
+    hops_by_distance,
+    last_reachable,
+    pair_reach,
+    reads_at_fixed_distances,
+)
+from resolvent.analysis.steps import MOST_POSITIONS, hops_apart
 from resolvent.errors import PatternError
 from resolvent.patterns import Pattern, PatternLike, Stage, as_pattern
 from resolvent.patterns.checks import require_length
@@ -74,6 +80,10 @@ def _path_lengths(pattern: Pattern, lengths: range) -> Iterator[tuple[bool, int]
         by_distance = hops_by_distance(pattern, longest + 1)
         for n in lengths:
             yield bool(by_distance[n] > 0), n * (int(by_distance[n]) + 1)
+    elif 2 * longest > MOST_POSITIONS and all(stage.contiguous_columns for stage in pattern.stages):
+        end = pair_reach(pattern, 2 * longest)[2]
+        for n in lengths:
+            yield bool(np.all(end[:n] >= np.arange(n) + n)), 2 * n
     else:
         for hops in hops_apart(pattern, lengths).values():
             yield bool(np.all(hops > 0)), int((hops + 1).sum())
@@ -97,12 +107,11 @@ def path_length_bound(visits: int, n: int) -> int:
 
 def cut_bound(pattern: Pattern, n: int) -> int:
     """The bound cache × congestion ≥ n, at the best cut: `interval_bound` with the longest interval at each."""
-    positions = np.arange(2 * n)
-    last, last_of_a = _last_readers(pattern, n)
-    crossing = np.minimum(np.arange(1, 2 * n), 2 * n - np.arange(1, 2 * n))
-    crossing += _covering(positions[n:], last[n:], n) - _covering(last[:n], last_of_a[:n], n)
-    live = _covering(positions, last, n)
-    return int(np.max(-(-crossing // np.maximum(live, 1)), where=live > 0, initial=1))
+    if (farthest := _farthest(pattern, n)) and (load := -(-n // farthest)) >= farthest:
+        return load  # of the cut in the middle; the last ones, where fewer are held, are crossed by fewer than that
+    from resolvent.analysis import reach_kernels
+
+    return int(reach_kernels.cut_bound(*_last_readers(pattern, n), n))
 
 
 def interval_bound(pattern: Pattern, n: int) -> int | None:
@@ -128,18 +137,20 @@ def interval_bound(pattern: Pattern, n: int) -> int | None:
     return int(kernels.interval_bound(last, last_of_a, n))
 
 
+def _farthest(pattern: Pattern, n: int) -> int:
+    """How far back B reads, up to n, if it is at fixed distances and A reads no farther; otherwise 0."""
+    if not all(stage.is_shifted(2 * n) for stage in pattern.stages):
+        return 0
+    if len(pattern.stages) > 1 and not all(stage.contiguous_columns for stage in pattern.stages):
+        return 0
+    ends = [int(stage.offsets(n + 1).max(initial=0)) for stage in pattern.stages]
+    return ends[-1] if ends[-1] == max(ends) else 0
+
+
 def _last_readers(pattern: Pattern, n: int) -> tuple[Integers, Integers]:
     """Of B, and of A (the same where there is one stage)."""
     of_b = last_readers(pattern.stages[-1], n)
     return of_b, of_b if len(pattern.stages) == 1 else last_readers(pattern.stages[0], n)
-
-
-def _covering(after: Integers, until: Integers, n: int) -> Integers:
-    """For each cut s = 1 … 2n - 1, the number of given intervals with after < s ≤ until."""
-    some = until > after
-    change = np.bincount(after[some] + 1, minlength=2 * n + 1) - np.bincount(until[some] + 1, minlength=2 * n + 1)
-    counts: Integers = np.cumsum(change)[1 : 2 * n]
-    return counts
 
 
 def last_readers(stage: Stage, n: int) -> Integers:
@@ -147,16 +158,23 @@ def last_readers(stage: Stage, n: int) -> Integers:
 
     Paths through position j end at j + n or before, so later readers are of no use to them.
     """
-    positions = np.arange(2 * n)
-    end = np.minimum(positions + n, 2 * n - 1)
-    last: Integers = positions.copy()
+    last: Integers = np.arange(2 * n)
     if stage.contiguous_columns:
-        last = np.minimum(positions + stage.lives(2 * n), end)
+        last += np.minimum(stage.lives(2 * n), n)
+        np.minimum(last, 2 * n - 1, out=last)
     elif stage.is_shifted(2 * n):
-        distances = np.concatenate([[0], stage.offsets(2 * n)])
-        last += distances[np.searchsorted(distances, end - positions, side="right") - 1]
+        longest = _longest_within(stage.offsets(n + 1), n)
+        last[:n] += longest[n]
+        last[n:] += longest[n - 1 :: -1]  # up to the last position
     else:
         for i in range(2 * n):
             sources = stage.sources(i)
             last[sources[sources >= i - n]] = i
     return last
+
+
+def _longest_within(distances: Integers, n: int) -> Integers:
+    """For each m ≤ n, the longest of the distances ≤ n that is at most m; 0 if there is none. Shape (n + 1,)."""
+    ends = np.concatenate([[0], distances, [n + 1]])
+    longest: Integers = np.repeat(ends[:-1], np.diff(ends))
+    return longest

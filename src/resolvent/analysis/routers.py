@@ -7,13 +7,16 @@ import numpy as np
 from resolvent.analysis.hops import hops_by_distance
 from resolvent.analysis.routing import Routing
 from resolvent.analysis.steps import hop_blocks, list_steps
-from resolvent.patterns import Pattern, Stage
-from resolvent.patterns.strides import Integers
+from resolvent.patterns import Lifetimes, Pattern, Stage
+from resolvent.patterns.lifetimes import Binomial
+from resolvent.patterns.strided import Strided
+from resolvent.patterns.strides import Contiguous, Integers
 
 # A routing is listed only up to this many node visits in total (40 MB); beyond that, bounds come without one.
 MOST_VISITS = 5_000_000
 # Which of several tokens with equal deadlines moves first decides the last unit of congestion: try random orders.
 RETRIES = 30
+_MOST_HELD = 400_000_000  # positions held, over all tokens, up to which all intervals are tried
 
 
 def shortest_path(pattern: Pattern, n: int) -> Integers:
@@ -99,6 +102,44 @@ def sweep(pattern: Stage, n: int, lower: int, search: bool = True) -> Routing | 
         middle = (failed + best.congestion) // 2
         capacity, step = min(capacity + step, middle) if routing is None else middle, 2 * step
     return best
+
+
+def held_size(stage: Stage) -> int | None:
+    """The positions it holds from some token on, if gaps between them grow towards the past: windows, lazy binomial."""
+    if isinstance(stage, Lifetimes) and isinstance(stage.lifetime, Binomial) and stage.lifetime.lazy:
+        return stage.lifetime.size
+    if isinstance(stage, Strided) and isinstance(stage.strides, Contiguous) and stage.strides.size:
+        return stage.strides.size
+    return None
+
+
+def persistent_load(stage: Stage, n: int, numerator: int = 1, denominator: int = 1, surplus: int = 0) -> int | None:
+    """The least load of n tokens that never arrive: each stays on its way until the last of 2n positions is decoded.
+
+    For patterns with contiguous columns. By max-flow and min-cut it is the largest quotient, over intervals of
+    positions, of the tokens that start in one and the positions of it that are still read after it. If each token
+    leaves its path where it passes the end of its own, the load is at most one more: a bound on congestion, of which
+    no path need be listed. docs/theory.md, section 12, has the proof.
+
+    Args:
+        stage: The pattern.
+        n: Number of tokens.
+        numerator: Each token counts as numerator / denominator,
+        denominator: in integers such that
+        surplus: any run of tokens counts at most so much more.
+
+    Returns:
+        The load; None if there are too many intervals, or a token is not read.
+    """
+    if (size := held_size(stage)) is not None:  # an interval that holds r of s positions has at most r n/s tokens
+        return max(-(-(numerator * max(n, size) + surplus * denominator * size) // (denominator * size)), 1)
+    last = np.minimum(np.arange(2 * n) + stage.lives(2 * n), 2 * n - 1)
+    if int((last - np.arange(2 * n)).sum()) > _MOST_HELD:
+        return None
+    from resolvent.analysis import reach_kernels
+
+    load = int(reach_kernels.persistent_load(last, n, numerator, denominator, surplus))
+    return load if load > 0 else None
 
 
 def reroute(pattern: Pattern, n: int, lower: int, start: Routing, rounds: int = 60, seed: int = 0) -> Routing:

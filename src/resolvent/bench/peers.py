@@ -29,7 +29,7 @@ PEERS = {
 }
 PER_PATTERN = ("flex", "scipy")  # one case for each pattern, such as "flex exponential"
 
-_LARGEST_BYTES = 8 * 2**30
+_LARGEST_BYTES = 16 * 2**30
 _PAPER_MATRICES = 8  # n × n matrices per head that forward and backward of the `paper` backend hold at once
 
 
@@ -146,7 +146,9 @@ def _flex(problem: Problem, p: Pattern) -> Case:
     return Case(f"flex {p}", partial(run, *tensors), tensors, p, "flex", note="A alone")
 
 
-def a_mask(p: Pattern, n: int) -> Callable[[object, object, Tensor, Tensor], Tensor]:
+def a_mask(
+    p: Pattern, n: int, device: torch.device | str = "cpu"
+) -> Callable[[object, object, Tensor, Tensor], Tensor]:
     """The non-zeros of A as FlexAttention wants them: a function of head and pair, out of one array.
 
     It has n entries if A reads at fixed distances, or positions as long as they live; n × n if there is no such rule.
@@ -156,11 +158,12 @@ def a_mask(p: Pattern, n: int) -> Callable[[object, object, Tensor, Tensor], Ten
         near = torch.zeros(2 * n, dtype=torch.bool)
         near[n] = True
         near[n + torch.from_numpy(np.array(stage.offsets(n) if stage.direct == "all" else [], dtype=np.int64))] = True
+        near = near.to(device)
         return lambda _batch, _head, i, j: near[i - j + n]
     if stage.contiguous_columns:
-        life = torch.from_numpy(np.array(stage.lives(n), dtype=np.int64))
+        life = torch.from_numpy(np.array(stage.lives(n), dtype=np.int64)).to(device)
         return lambda _batch, _head, i, j: (i >= j) & (i - j <= life[j])
-    entries = torch.from_numpy(stage.mask(n, "a"))
+    entries = torch.from_numpy(stage.mask(n, "a")).to(device)
     return lambda _batch, _head, i, j: entries[i, j]
 
 

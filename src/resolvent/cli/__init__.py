@@ -4,8 +4,11 @@ from resolvent.cli import (
     bench,
     convert,
     data,
+    design,
     evaluate,
+    explore,
     figure,
+    gpu_check,
     model,
     patterns,
     results,
@@ -18,6 +21,6 @@ from resolvent.cli import (
 from resolvent.cli.shared import app, main
 
 __all__ = [
-    "app", "bench", "convert", "data", "evaluate", "figure", "main", "model", "patterns", "results", "runs", "study",
-    "train", "tune", "warm_up",
+    "app", "bench", "convert", "data", "design", "evaluate", "explore", "figure", "gpu_check", "main", "model",
+    "patterns", "results", "runs", "study", "train", "tune", "warm_up",
 ]  # fmt: skip

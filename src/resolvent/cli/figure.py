@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _RECORDS = Path("docs/records")
 _NAMES = ("1", "2", "3", "frontier")
-_COLORS = 128  # of a PNG: flat colors and text need no more
+_COLORS = 256  # of a PNG: fewer would change those of the palette
 
 
 @app.command("figure")

@@ -10,7 +10,7 @@ import typer
 from resolvent.cli.shared import app, say_written
 from resolvent.errors import SettingError
 
-_COLORS = 128  # of a PNG: flat colors and text need no more
+_COLORS = 256  # of a PNG: fewer would change those of the palette
 _DOCUMENTS = [Path("docs/results.md"), Path("docs/bench.md"), Path("README.md")]
 
 

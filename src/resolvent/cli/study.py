@@ -61,6 +61,28 @@ _TASKS = Annotated[
 _TIMES = Annotated[
     list[int] | None, typer.Option(help="Multiples of the trained length (repeatable).  \\[default: 2, 4 and 8]")
 ]
+_RECORDS = Annotated[
+    list[Path] | None,
+    typer.Option(help="Files of records that the fit includes; runs that they have are not repeated (repeatable)."),
+]
+_ROPES = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ropes",
+        metavar="ROPE",
+        help="Rotary positions to train with: a base, none, near:within=… (repeatable).  \\[default: the preset's]",
+    ),
+]
+_EVALUATED = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--evaluated-ropes",
+        metavar="ROPE",
+        help="Also measure models that were trained with a base with these rotary positions: another base, none, "
+        "ntk:factor=8, capped:within=255 (repeatable).",
+    ),
+]
+_TOKENS = Annotated[int | None, typer.Option(help="Held-out tokens to measure, the first ones.  \\[default: all]")]
 _SEEDS = Annotated[
     int | None, typer.Option(help="Runs of each cell, with consecutive seeds.  \\[default: the preset's]")
 ]
@@ -83,6 +105,10 @@ _SPECIAL: dict[Option, tuple[object, object]] = {  # annotation and default
     "rates": (_RATES, None),
     "tasks": (_TASKS, None),
     "times": (_TIMES, None),
+    "records": (_RECORDS, None),
+    "ropes": (_ROPES, None),
+    "evaluated_ropes": (_EVALUATED, None),
+    "tokens": (_TOKENS, None),
 }
 
 

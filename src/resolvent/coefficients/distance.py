@@ -16,15 +16,15 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from resolvent.coefficients.grouped import GroupedCoefficients
 from resolvent.coefficients.layer import Layer
-from resolvent.coefficients.positions import Positions
+from resolvent.coefficients.positions import Positions, digits
 from resolvent.coefficients.rope import rope
 from resolvent.ops.inputs import BothSides
 from resolvent.rules.distance import DIGITS, Distance
-
-_BASE = 10_000.0
+from resolvent.rules.rope import Rope
 
 
 @final
@@ -73,19 +73,14 @@ class DistanceCoefficients(GroupedCoefficients):
             if self.shape == "toeplitz":
                 for name in (f"q{side}", f"k{side}"):
                     constant = self.vectors[name].to(dtype).expand(1, n, -1, -1)
-                    vectors[name] = rope(constant, positions, self.layer.rope or _BASE)
+                    vectors[name] = rope(constant, positions, self.layer.rotation or Rope())
             else:
                 decays = self.shape == "decay"
-                digits = _digits(positions.ids, dtype) if decays else u.new_zeros(DIGITS, dtype=dtype)
+                padding = (0, DIGITS - 3)  # to whole vectors; queries and scale give each digit its worth
+                spelled = pad(digits(positions.ids, dtype), padding) if decays else u.new_zeros(DIGITS, dtype=dtype)
                 rates = self.vectors[f"log_rate_{side}"].exp() if decays else u.new_ones(1)
                 worth = torch.tensor([1 / 256, 1, 256] + [0] * (DIGITS - 3), dtype=dtype, device=u.device)
-                vectors[f"k{side}"] = digits[..., None, :] if decays else digits
+                vectors[f"k{side}"] = spelled[..., None, :] if decays else spelled
                 vectors[f"q{side}"] = rates.to(dtype)[:, None] * worth
         heads = {"q": self.layer.heads, "k": self.layer.kv_heads}
         return {name: t.expand(batch, n, heads[name[0]], self.key_dim).transpose(1, 2) for name, t in vectors.items()}
-
-
-def _digits(positions: Tensor, dtype: torch.dtype) -> Tensor:
-    """Positions below 2^24 as three digits of base 256, padded to whole vectors. Queries and scale give their worth."""
-    digits = torch.stack([positions % 256, positions // 256 % 256, positions // 65_536], -1).to(dtype)
-    return torch.nn.functional.pad(digits, (0, DIGITS - 3))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import ClassVar, NamedTuple
 
@@ -16,10 +16,12 @@ from resolvent.coefficients.weights import Weights
 from resolvent.ops import Cache, Caches, decode_cache
 from resolvent.ops.api import operate
 from resolvent.ops.backend import Backend
+from resolvent.ops.by_distance import DistanceBackend
 from resolvent.ops.call import Options
 from resolvent.ops.inputs import Scores
 from resolvent.patterns import Needs, Pattern
 from resolvent.rules import Rule, require_fit
+from resolvent.rules.rope import Rope, RopeSetting, as_rope
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,11 @@ class HeadGroup:
 
 @dataclass(frozen=True)
 class Layer:
-    """The shape of a layer: `patterns` has one for each head."""
+    """The shape of a layer: `patterns` has one for each head.
+
+    rotation  what `rope` says, read once
+    operator  the backend that the operator runs on: the layer's own, or one around it that reads by distance
+    """
 
     dim: int
     heads: int
@@ -52,9 +58,25 @@ class Layer:
     head_dim: int
     patterns: tuple[Pattern, ...]
     rule: Rule
-    rope: float | None
+    rope: RopeSetting
     bias: bool
     backend: str | Backend
+    rotation: Rope | None = field(init=False)
+    operator: str | Backend = field(init=False)
+
+    def __post_init__(self) -> None:
+        rope = as_rope(self.rope)
+        object.__setattr__(self, "rotation", rope)
+        if rope is not None and rope.by_distance:
+            object.__setattr__(self, "operator", DistanceBackend(rope.within, self.backend))
+        else:
+            object.__setattr__(self, "operator", self.backend)
+
+    @property
+    def key_dim(self) -> int:
+        """Length of the queries and keys that the operator sees."""
+        own, rope = self.rule.key_dim(self.head_dim), self.rotation
+        return own if rope is None else rope.key_dim(own)
 
     def groups(self) -> tuple[HeadGroup, ...]:
         """Heads by pattern, in order."""
@@ -114,7 +136,7 @@ class CacheMemory(NamedTuple):
 def group_cache(group: HeadGroup, layer: Layer, memory: CacheMemory) -> Cache:
     """An empty decode cache for a head group."""
     return decode_cache(
-        group.run, memory.batch, group.count, layer.head_dim, layer.rule.key_dim(layer.head_dim),
+        group.run, memory.batch, group.count, layer.head_dim, layer.key_dim,
         max_tokens=memory.max_tokens, dtype=memory.dtype, device=memory.device, normalize=layer.rule.normalize,
         kv_heads=layer.rule.shared_heads(group.count, group.kv_count),
     )  # fmt: skip
@@ -125,7 +147,7 @@ def mix_group(
     tied: Tensor | None = None, scale: float | None = None,
 ) -> Tensor:  # fmt: skip
     """The operator on the heads of a group: all of a call, or on from a cache."""
-    options = Options(scale, layer.rule.normalize, tied, layer.backend)
+    options = Options(scale, layer.rule.normalize, tied, layer.operator)
     return operate(x, group.run if tied is None else group.pattern, scores, options, positions.sequences, cache)
 
 

@@ -71,7 +71,7 @@ class LowRankCoefficients(CoefficientModule):
         if self.scores is None:
             return None
         projected = self.scores(u).unflatten(-1, (2 * self.layer.heads, -1))
-        qb, kb = (t.transpose(1, 2) for t in rope(projected, positions, self.layer.rope).chunk(2, 2))
+        qb, kb = (t.transpose(1, 2) for t in rope(projected, positions, self.layer.rotation).chunk(2, 2))
         return qb, kb
 
     def make_cache(self, memory: CacheMemory) -> Cache:

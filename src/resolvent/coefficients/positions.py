@@ -36,6 +36,11 @@ class Positions:
         return begins if self.mask is None else begins & self.mask
 
 
+def digits(ids: Tensor, dtype: torch.dtype) -> Tensor:
+    """(…, 3): positions below 2^24 in digits of base 256, the smallest first, each exact in half precision."""
+    return torch.stack([ids % 256, ids // 256 % 256, ids // 65_536], -1).to(dtype)
+
+
 def positions_of(
     batch: int,
     n: int,

@@ -6,7 +6,7 @@ The same module serves three rules: `softmax` (two independent sets of scores), 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import final
 
 import torch
@@ -16,7 +16,7 @@ from resolvent.coefficients.gates import TokenBlend
 from resolvent.coefficients.grouped import GroupedCoefficients
 from resolvent.coefficients.layer import HeadGroup, Layer
 from resolvent.coefficients.positions import Positions
-from resolvent.coefficients.rope import rope
+from resolvent.coefficients.rope import rope, with_distance
 from resolvent.ops.inputs import BothSides
 from resolvent.rules.tied import Tied
 
@@ -27,6 +27,9 @@ class SoftmaxCoefficients(GroupedCoefficients):
 
     def __init__(self, layer: Layer) -> None:
         super().__init__(layer)
+        rotation = layer.rotation
+        if rotation is not None and rotation.by_distance:
+            self.scale = float(layer.head_dim**-0.5)  # of one product, not of all that queries and keys hold
         self.sizes = [size for group in self.groups for size in _sizes(group)]
         free = isinstance(layer.rule, Tied) and layer.rule.blend == "free"
         self.blend = TokenBlend(layer.dim, self.gates) if layer.rule.tied and not free else None
@@ -58,11 +61,20 @@ class SoftmaxCoefficients(GroupedCoefficients):
         tensors: Iterator[Tensor] = iter(())
         if self.scores is not None:
             projected = self.scores(u).unflatten(-1, (-1, self.layer.head_dim))
-            tensors = (t.transpose(1, 2) for t in rope(projected, positions, self.layer.rope).split(self.sizes, 2))
+            tensors = (t.transpose(1, 2) for t in self._turned(projected, positions))
         for group in self.groups:
             a = (next(tensors), next(tensors)) if group.needs.a else None
             b = (next(tensors), next(tensors)) if group.needs.b else None
             yield a, b
+
+    def _turned(self, projected: Tensor, positions: Positions) -> Sequence[Tensor]:
+        """Queries and keys in turn, (B, N, heads, D'), as the layer's positions turn them."""
+        rotation = self.layer.rotation
+        if rotation is None or not rotation.by_distance:
+            return list(rope(projected, positions, rotation).split(self.sizes, 2))
+        turned = with_distance(projected, positions, rotation)
+        queries, keys = (each.split(self.sizes, 2) for each in turned)
+        return [keys[i] if i % 2 else queries[i] for i in range(len(self.sizes))]
 
 
 def _sizes(group: HeadGroup) -> list[int]:

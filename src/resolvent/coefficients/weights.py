@@ -107,6 +107,6 @@ def write_out(
 ) -> Weights:
     """The coefficients that the operator uses for the heads of a group, on one sequence each."""
     values = u.new_zeros(u.shape[0], group.kv_count, u.shape[1], layer.head_dim)
-    options = Options(scale, layer.rule.normalize, tied)
+    options = Options(scale, layer.rule.normalize, tied, layer.operator)
     pattern = group.run if tied is None else group.pattern
     return Weights(*coefficients(values, pattern, scores, options))

@@ -42,7 +42,7 @@ class ResolventConfig(PreTrainedConfig):
     rule: str | list | tuple = "softmax"  # type: ignore[type-arg]
     ff_dim: int | None = None
     kv_heads: int | None = None
-    rope: float | int | None = 10_000.0
+    rope: float | int | str | None = 10_000.0
     bias: bool = True
     vocab_multiple: int = 1
     init_std: float | int | None = None

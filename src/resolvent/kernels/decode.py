@@ -6,9 +6,9 @@ import numpy as np
 from numba import njit
 
 from resolvent.disk_cache import cached_njit
-from resolvent.kernels.forward import LOWEST, clear, softmax
+from resolvent.kernels.forward import LOWEST, clear
 from resolvent.kernels.sizes import UNIT
-from resolvent.kernels.vectors import dot, fma, load, prefetch, store, times
+from resolvent.kernels.vectors import dot, exp_less, fma, highest, load, prefetch, splat, store, times, total
 
 # Rows lie anywhere in a long cache. So each pass over the sources asks for the rows of the next one: values while it
 # scores A's keys, then B's keys, then outputs, then A's keys of the next head. (To ask for nothing is harmless.)
@@ -52,6 +52,33 @@ def copy_elements(source, at, target, to, d, size):
         store(target, np.uint64(to + e), load(source, np.uint64(at + e), size))
 
 
+@njit(error_model="numpy", _nrt=False, forceinline=True)
+def _softmax(weights, at, count, scale, stats, row):
+    """weights[at : at + count] become scale · softmax; `stats[row]` and the next keep what it took."""
+    unit = (0,)
+    one = weights.dtype.type(1)
+    if count <= UNIT:  # one vector, which stays in a register
+        scores = load(weights, np.uint64(at), unit)
+        top = highest(scores)
+        scores = exp_less(scores, top)
+        factor = one / total(scores)
+        store(weights, np.uint64(at), times(scale * factor, scores))
+    else:
+        top = weights.dtype.type(LOWEST)
+        for c in range(0, count, UNIT):
+            top = max(top, highest(load(weights, np.uint64(at + c), unit)))
+        sums = splat(weights.dtype.type(0), unit)
+        for c in range(0, count, UNIT):
+            scores = exp_less(load(weights, np.uint64(at + c), unit), top)
+            sums = fma(one, scores, sums)
+            store(weights, np.uint64(at + c), scores)
+        factor = one / total(sums)
+        for c in range(0, count, UNIT):
+            store(weights, np.uint64(at + c), times(scale * factor, load(weights, np.uint64(at + c), unit)))
+    stats[np.uint64(row)] = top
+    stats[np.uint64(row + 1)] = factor
+
+
 # forceinline would copy this into every caller; one call per head costs nothing.
 @njit(error_model="numpy", _nrt=False)
 def mix_head(
@@ -67,13 +94,13 @@ def mix_head(
     g = g if recurrent and count > 0 else nil
     weight = one - g
     if direct:
-        clear(weights, count + UNIT, LOWEST)
+        clear(weights, 0, count + UNIT, LOWEST)
         _score(qa, qa_at, keys_a, base, reads, c0, c1, scale, dk, size_k, weights, values, 0, d, size)
         s = nil
         for e in range(0, dk, len(size_k) * UNIT):
             s += dot(load(qa, np.uint64(qa_at + e), size_k), load(ka, np.uint64(ka_at + e), size_k))
         weights[np.uint64(count)] = scale * s
-        softmax(weights, 0, count + 1, one - g, stats, 0)
+        _softmax(weights, 0, count + 1, one - g, stats, 0)
         weight = weights[np.uint64(count)]
     for e in range(0, d, len(size) * UNIT):
         sums = times(weight, load(x, np.uint64(x_at + e), size))
@@ -83,9 +110,9 @@ def mix_head(
     if recurrent and count > 0:
         weights[np.uint64(0)] = g
         if scored:
-            clear(weights, count, LOWEST)
+            clear(weights, 0, count, LOWEST)
             _score(qb, qb_at, keys_b, base, reads, c0, c1, scale, dk, size_k, weights, outputs, own - base, d, size)
-            softmax(weights, 0, count, g, stats, 0)
+            _softmax(weights, 0, count, g, stats, 0)
         for e in range(0, d, len(size) * UNIT):
             sums = load(y, np.uint64(y_at + e), size)
             sums = _add(weights, outputs, own, reads, c0, c1, d, e, size, keys_a, following, dk, size_k, sums)

@@ -5,6 +5,9 @@ of all rows at a time, one array after another, so that the windows of neighbour
 a power of two apart do not evict each other; only reads of the block's own outputs go row by row. Sums stay in
 registers (`vectors.py`). Nothing of size n × W is kept.
 
+Scores and weights lie by columns, `[c · pitch + r]` for source c of row r of the block: a softmax then runs over the
+rows of a vector at a time, and nothing is added up across a register.
+
 Arrays are flat. Rows are numbered within the sequence, those known from before first; `x_at` is where its rows begin in
 x, ka, kb and y, `q_at` where they would begin in qa, qb and gate if these had the known rows, too. Row i reads
 `widths[i - known]` rows, nearest first: `i - offsets[c]`, or `table[starts[i - known] + c]` where they are listed.
@@ -21,16 +24,21 @@ from numba import njit
 from resolvent.disk_cache import cached_njit
 from resolvent.kernels.sizes import STATS, UNIT
 from resolvent.kernels.vectors import (
+    add_apart,
     dot,
+    dots,
     exp_less,
     fma,
-    highest,
+    inverse,
+    larger,
     load,
+    plus,
     prefetch,
+    product,
     splat,
     store,
+    store_apart,
     times,
-    total,
 )
 
 LOWEST = -np.inf  # the score of what is not there: below every other
@@ -46,47 +54,76 @@ def locate(job, cuts, known):
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
+def pitch_of(rows):
+    """Numbers from one column to the next: an odd count of vector units, or columns would evict each other."""
+    units = (rows + UNIT - 1) // UNIT
+    return (units + 1 - units % 2) * UNIT
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
+def source(offsets, table, starts, known, i, c):
+    """The row that row i reads as number c."""
+    return i - offsets[np.uint64(c)] if len(offsets) else table[np.uint64(starts[np.uint64(i - known)] + c)]
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
 def score(
     left, left_at, right, right_at, factor, offsets, table, starts, widths, known, b0, rows, width, group, d, size,
-    beyond, out, pitch, ahead,
+    beyond, own, out, pitch, ahead,
 ):  # fmt: skip
-    """out[r, c] = factor · <left_i, right_j> over the sources of the rows i = b0 + r, and `beyond` after them.
+    """out[c, r] = factor · <left_i, right_j> over the sources of the rows i = b0 + r, and `beyond` after them.
 
-    A group of sources at a time, and the rows `ahead` of these are asked for, which come next.
+    With `own`, the column after the sources of the widest row is for the row itself. A group of sources at a time, and
+    the rows `ahead` of these are asked for, which come next.
     """
-    clear(out, rows * pitch, beyond)
-    for c0 in range(0, width, group):
+    least = width
+    for r in range(rows):
+        least = min(least, widths[np.uint64(b0 + r - known)])
+    clear(out, least * pitch, width * pitch, beyond)
+    for c0 in range(0, max(width, 1), group):
         for r in range(rows):
             i = b0 + r
+            c1 = min(c0 + group, widths[np.uint64(i - known)])
+            fours = c0 + max(c1 - c0, 0) // 4 * 4
             for e in range(0, d, len(size) * UNIT):
-                row = times(factor, load(left, np.uint64((left_at + i) * d + e), size))
+                row = load(left, np.uint64((left_at + i) * d + e), size)
                 if c0 == 0:
                     prefetch(left, np.uint64((left_at + i + ahead) * d + e), size)
                     prefetch(right, np.uint64((right_at + i + ahead) * d + e), size)
-                for c in range(c0, min(c0 + group, widths[i - known])):
-                    j = i - offsets[c] if len(offsets) else table[np.uint64(starts[i - known] + c)]
-                    s = dot(row, load(right, np.uint64((right_at + j) * d + e), size))
-                    out[np.uint64(r * pitch + c)] = s if e == 0 else out[np.uint64(r * pitch + c)] + s
+                    if own:
+                        s = factor * dot(row, load(right, np.uint64((right_at + i) * d + e), size))
+                        o = np.uint64(width * pitch + r)
+                        out[o] = s if e == 0 else out[o] + s
+                for c in range(c0, fours, 4):
+                    j0 = source(offsets, table, starts, known, i, c)
+                    j1 = source(offsets, table, starts, known, i, c + 1)
+                    j2 = source(offsets, table, starts, known, i, c + 2)
+                    j3 = source(offsets, table, starts, known, i, c + 3)
+                    four = dots(
+                        row,
+                        load(right, np.uint64((right_at + j0) * d + e), size),
+                        load(right, np.uint64((right_at + j1) * d + e), size),
+                        load(right, np.uint64((right_at + j2) * d + e), size),
+                        load(right, np.uint64((right_at + j3) * d + e), size),
+                    )
+                    if e == 0:
+                        store_apart(out, np.uint64(c * pitch + r), np.uint64(pitch), times(factor, four))
+                    else:
+                        add_apart(out, np.uint64(c * pitch + r), np.uint64(pitch), times(factor, four))
+                for c in range(fours, c1):
+                    j = source(offsets, table, starts, known, i, c)
+                    s = factor * dot(row, load(right, np.uint64((right_at + j) * d + e), size))
+                    o = np.uint64(c * pitch + r)
+                    out[o] = s if e == 0 else out[o] + s
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
-def score_self(left, left_at, right, right_at, factor, widths, known, b0, rows, d, size, out, pitch):
-    """out[r, last] = factor · <left_i, right_i>, in the column after the row's sources."""
-    for r in range(rows):
-        i = b0 + r
-        s = out.dtype.type(0)
-        for e in range(0, d, len(size) * UNIT):
-            row = load(left, np.uint64((left_at + i) * d + e), size)
-            s += dot(row, load(right, np.uint64((right_at + i) * d + e), size))
-        out[np.uint64(r * pitch + widths[i - known])] = factor * s
-
-
-@njit(error_model="numpy", _nrt=False, forceinline=True)
-def add(weights, at, values, values_at, offsets, table, starts, known, i, c0, c1, d, e, size, start):
-    """`start` + Σ weights[at + c] · values_j over the sources c0 ≤ c < c1 of row i, farthest first, from element e."""
+def add(weights, r, pitch, values, values_at, offsets, table, starts, known, i, c0, c1, d, e, size, start):
+    """`start` + Σ weights[c, r] · values_j over the sources c0 ≤ c < c1 of row i, farthest first, from element e."""
     for c in range(c1 - 1, c0 - 1, -1):
-        j = i - offsets[c] if len(offsets) else table[np.uint64(starts[i - known] + c)]
-        start = fma(weights[np.uint64(at + c)], load(values, np.uint64((values_at + j) * d + e), size), start)
+        j = source(offsets, table, starts, known, i, c)
+        weight = weights[np.uint64(c * pitch + r)]
+        start = fma(weight, load(values, np.uint64((values_at + j) * d + e), size), start)
     return start
 
 
@@ -97,93 +134,131 @@ def copy_row(source, source_at, target, target_at, d, size):
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
-def clear(array, count, value):
-    for c in range(0, count, UNIT):
+def clear(array, first, last, value):
+    for c in range(first, last, UNIT):
         store(array, np.uint64(c), splat(array.dtype.type(value), (0,)))
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
-def softmax(weights, at, count, scale, stats, row):
-    """weights[at : at + count] become scale · softmax; `stats[row]` and the next keep what it took."""
+def _softmax(weights, pitch, columns, rows, scale, top, factor):
+    """Weights become scale[r] · softmax; `top` and `factor` are what it took. Rows without any source become NaN."""
     unit = (0,)
-    one = weights.dtype.type(1)
-    if count <= UNIT:  # one vector, which stays in a register
-        scores = load(weights, np.uint64(at), unit)
-        top = highest(scores)
-        scores = exp_less(scores, top)
-        factor = one / total(scores)
-        store(weights, np.uint64(at), times(scale * factor, scores))
-    else:
-        top = weights.dtype.type(LOWEST)
-        for c in range(0, count, UNIT):
-            top = max(top, highest(load(weights, np.uint64(at + c), unit)))
+    for r in range(0, rows, UNIT):
+        tops = load(weights, np.uint64(r), unit)
+        for c in range(1, columns):
+            tops = larger(tops, load(weights, np.uint64(c * pitch + r), unit))
         sums = splat(weights.dtype.type(0), unit)
-        for c in range(0, count, UNIT):
-            scores = exp_less(load(weights, np.uint64(at + c), unit), top)
-            sums = fma(one, scores, sums)
-            store(weights, np.uint64(at + c), scores)
-        factor = one / total(sums)
-        for c in range(0, count, UNIT):
-            store(weights, np.uint64(at + c), times(scale * factor, load(weights, np.uint64(at + c), unit)))
-    stats[np.uint64(row)] = top
-    stats[np.uint64(row + 1)] = factor
+        for c in range(columns):
+            o = np.uint64(c * pitch + r)
+            powers = exp_less(load(weights, o, unit), tops)
+            sums = plus(sums, powers)
+            store(weights, o, powers)
+        factors = inverse(sums)
+        store(top, np.uint64(r), tops)
+        store(factor, np.uint64(r), factors)
+        factors = product(factors, load(scale, np.uint64(r), unit))
+        for c in range(columns):
+            o = np.uint64(c * pitch + r)
+            store(weights, o, product(factors, load(weights, o, unit)))
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
+def _keep_stats(stats, at, top, factor, rows):
+    for r in range(rows):
+        stats[np.uint64(at + STATS * r)] = top[np.uint64(r)]
+        stats[np.uint64(at + STATS * r + 1)] = factor[np.uint64(r)]
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
 def count_inside(offsets, table, starts, widths, known, b0, i):
     """How many sources of row i lie in the block from b0: sources come nearest first, so those come first."""
     k, count = 0, widths[i - known]
-    while k < count and (i - offsets[k] >= b0 if len(offsets) else table[np.uint64(starts[i - known] + k)] >= b0):
+    while k < count and source(offsets, table, starts, known, i, k) >= b0:
         k += 1
     return k
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
+def follows(offsets, direct, recurrent):
+    """Whether rows read the one before them, and nothing else."""
+    return recurrent and not direct and len(offsets) == 1 and offsets[0] == 1
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
+def _follow(x, gate, y, x_at, q_at, known, end, d, size):
+    """y_i = (1 - g_i) x_i + g_i y_{i-1}: in one pass, with the row before in registers."""
+    one = gate.dtype.type(1)
+    if end == 0:  # an empty sequence has no first row to start from
+        return
+    for e in range(0, d, len(size) * UNIT):
+        o = np.uint64((x_at + max(known - 1, 0)) * d + e)
+        if known == 0:
+            store(y, o, load(x, o, size))
+        sums = load(y, o, size)
+        for i in range(max(known, 1), end):
+            o += np.uint64(d)
+            g = gate[np.uint64(q_at + i)]
+            sums = fma(g, sums, times(one - g, load(x, o, size)))
+            store(y, o, sums)
 
 
 @cached_njit(nogil=True, error_model="numpy", _nrt=False)
 def forward(
     x, qa, ka, qb, kb, gate, y, stats,
     offsets, table, starts, widths, cuts, known, most, d, dk, size, size_k, scale, direct, recurrent, block, group,
-    weight_a, weight_b, keep, inside, first, last,
+    weight_a, weight_b, keep, feed, top, factor, inside, first, last,
 ):  # fmt: skip
     """Jobs first … last - 1, a job being a sequence of a head. `most` is the largest of `widths`."""
     lanes = len(size) * UNIT
-    one, nil = stats.dtype.type(1), stats.dtype.type(0)
+    one, nil, lowest = stats.dtype.type(1), stats.dtype.type(0), stats.dtype.type(LOWEST)
+    zero, no = np.int64(0), known < 0  # literals would be types of their own, and functions compiled for each
     for job in range(first, last):
         x_at, q_at, end = locate(job, cuts, known)
+        if follows(offsets, direct, recurrent):
+            _follow(x, gate, y, x_at, q_at, known, end, d, size)
+            continue
         for b0 in range(known, end, block):
             rows = min(block, end - b0)
-            width = 0
+            width = zero
             for r in range(rows):
                 width = max(width, widths[b0 + r - known])
-            pitch = (width + UNIT) // UNIT * UNIT
+            pitch = pitch_of(rows)
             narrow = width <= UNIT
             if recurrent and most > 1:
                 score(qb, q_at, kb, x_at, scale, offsets, table, starts, widths, known, b0, rows, width, group, dk,
-                      size_k, LOWEST, weight_b, pitch, rows)  # fmt: skip
+                      size_k, lowest, no, weight_b, pitch, rows)  # fmt: skip
             if direct:
                 score(qa, q_at, ka, x_at, scale, offsets, table, starts, widths, known, b0, rows, width, group, dk,
-                      size_k, LOWEST, weight_a, pitch, rows)  # fmt: skip
-                score_self(qa, q_at, ka, x_at, scale, widths, known, b0, rows, dk, size_k, weight_a, pitch)
+                      size_k, lowest, direct, weight_a, pitch, rows)  # fmt: skip
             for r in range(rows):
                 i = b0 + r
                 count = widths[i - known]
                 g = gate[q_at + i] if recurrent and count > 0 else nil
+                feed[r] = g
                 keep[r] = one - g
-                if direct:
-                    softmax(weight_a, r * pitch, count + 1, keep[r], stats, STATS * (q_at + i))
-                if recurrent and count > 0:
-                    if most > 1:
-                        softmax(weight_b, r * pitch, count, g, stats, STATS * (q_at + i) + 2)
-                    else:  # over one source it is 1, whatever the score
-                        weight_b[r * pitch] = g
                 inside[r] = count if narrow else count_inside(offsets, table, starts, widths, known, b0, i)
+            at = STATS * (q_at + b0)
+            if direct:
+                _softmax(weight_a, pitch, width + 1, rows, keep, top, factor)
+                _keep_stats(stats, at, top, factor, rows)
+            if recurrent and width > 0:
+                if most > 1:
+                    _softmax(weight_b, pitch, width, rows, feed, top, factor)
+                    for r in range(rows):
+                        if widths[b0 + r - known] == 0:
+                            top[r] = factor[r] = nil
+                    _keep_stats(stats, at + 2, top, factor, rows)
+                else:  # over one source it is 1, whatever the score
+                    for r in range(rows):
+                        weight_b[r] = feed[r]
             for c0 in range(0, max(width, 1) if direct else 1, group):  # A x
                 for r in range(rows):
                     i = b0 + r
-                    count = widths[i - known] if direct else 0
+                    count = widths[i - known] if direct else zero
                     for e in range(0, d, lanes):
                         o = np.uint64((x_at + i) * d + e)
                         if c0 == 0:
-                            w = weight_a[np.uint64(r * pitch + count)] if direct else keep[r]
+                            w = weight_a[np.uint64(width * pitch + r)] if direct else keep[r]
                             sums = times(w, load(x, o, size))
                             prefetch(x, o + np.uint64(rows * d), size)
                             prefetch(y, o + np.uint64(rows * d), size)
@@ -191,7 +266,7 @@ def forward(
                             sums = load(y, o, size)
                         c1 = min(c0 + group, count)
                         sums = add(
-                            weight_a, r * pitch, x, x_at, offsets, table, starts, known, i, c0, c1, d, e, size, sums
+                            weight_a, r, pitch, x, x_at, offsets, table, starts, known, i, c0, c1, d, e, size, sums
                         )
                         store(y, o, sums)
             if not recurrent:
@@ -203,13 +278,13 @@ def forward(
                     if c1 > inside[r]:
                         for e in range(0, d, lanes):
                             o = np.uint64((x_at + i) * d + e)
-                            sums = add(weight_b, r * pitch, y, x_at, offsets, table, starts, known, i, max(c0,
+                            sums = add(weight_b, r, pitch, y, x_at, offsets, table, starts, known, i, max(c0,
                                        inside[r]), c1, d, e, size, load(y, o, size))  # fmt: skip
                             store(y, o, sums)
             for r in range(rows):  # and of this one, in order
                 i = b0 + r
                 for e in range(0, d, lanes):
                     o = np.uint64((x_at + i) * d + e)
-                    sums = add(weight_b, r * pitch, y, x_at, offsets, table, starts, known, i, 0, inside[r], d, e, size,
-                               load(y, o, size))  # fmt: skip
+                    sums = add(weight_b, r, pitch, y, x_at, offsets, table, starts, known, i, zero, inside[r], d, e,
+                               size, load(y, o, size))  # fmt: skip
                     store(y, o, sums)

@@ -7,7 +7,7 @@ import math
 from resolvent.disk_cache import cached_njit
 
 
-@cached_njit(nogil=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy", _nrt=False)
 def logs_forward(direct, feedback, table, logs):
     """logs[h, known + i] = log(Σ exp(direct) + Σ exp(feedback + logs_j)), in float64; -inf beyond a row's sources."""
     heads, n, columns = direct.shape

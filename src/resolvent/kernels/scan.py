@@ -14,7 +14,7 @@ from resolvent.disk_cache import cached_njit
 _FAST = {"contract", "nsz"}  # products and sums may fuse; no assumption about NaN or infinity
 
 
-@cached_njit(nogil=True, error_model="numpy", fastmath=_FAST)
+@cached_njit(nogil=True, error_model="numpy", fastmath=_FAST, _nrt=False)
 def forward(decay, x, initial, y, n, c, first, last):
     """y_t = decay_t y_{t-1} + x_t; `initial` is empty, or what stands before the first."""
     zero, length = np.uint64(0), np.uint64(c)
@@ -34,7 +34,7 @@ def forward(decay, x, initial, y, n, c, first, last):
                 y[o + e] = b if a == 0 else a * v + b
 
 
-@cached_njit(nogil=True, error_model="numpy", fastmath=_FAST)
+@cached_njit(nogil=True, error_model="numpy", fastmath=_FAST, _nrt=False)
 def backward(decay, y, initial, dy, du, ddecay, n, c, first, last):
     """du_t = dy_t + decay_{t+1} du_{t+1}, read from the end; if `ddecay` is not empty, ddecay_t = du_t y_{t-1}."""
     zero, length = np.uint64(0), np.uint64(c)

@@ -11,10 +11,37 @@ import numpy as np
 from numba import njit
 
 from resolvent.disk_cache import cached_njit
-from resolvent.kernels.backward import query, score_gradient, softmax_again, weighted_mean
-from resolvent.kernels.forward import LOWEST, clear, copy_row, locate, score, score_self
+from resolvent.kernels.backward import query
+from resolvent.kernels.forward import LOWEST, clear, copy_row, locate, score
 from resolvent.kernels.sizes import STATS, UNIT
-from resolvent.kernels.vectors import dot, fma, load, splat, store, times
+from resolvent.kernels.vectors import dot, exp_less, fma, less, load, product, splat, store, times
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
+def _softmax_again(weights, at, count, top, factor):
+    """The softmax from the scores and what the forward kept of it."""
+    for c in range(0, count, UNIT):
+        p = np.uint64(at + c)
+        store(weights, p, times(factor, exp_less(load(weights, p, (0,)), top)))
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
+def _weighted_mean(weights, slopes, at, count):
+    """Σ weights · slopes over a row. Beyond it slopes are zero, and weights all but."""
+    result = weights.dtype.type(0)
+    for c in range(0, count, UNIT):
+        result += dot(load(weights, np.uint64(at + c), (0,)), load(slopes, np.uint64(at + c), (0,)))
+    return result
+
+
+@njit(error_model="numpy", _nrt=False, forceinline=True)
+def _score_gradient(weights, slopes, at, count, part, mean, scale):
+    """Weights become coefficients, slopes the gradients of the scores before scaling."""
+    for c in range(0, count, UNIT):
+        p = np.uint64(at + c)
+        coefficients = times(part, load(weights, p, (0,)))
+        store(weights, p, coefficients)
+        store(slopes, p, times(scale, product(coefficients, less(load(slopes, p, (0,)), mean))))
 
 
 @njit(error_model="numpy", _nrt=False, forceinline=True)
@@ -45,12 +72,12 @@ def backward(
     x, qa, ka, qb, kb, gate, y, stats,
     dy, dx, dqa, dka, dqb, dkb, dgate, dy_known,
     offsets, table, starts, widths, cuts, known, most, d, dk, size, size_k, scale, direct, recurrent, _, group,
-    weight_a, weight_b, slope_a, slope_b, own, nothing, du, first, last,
+    weight_a, weight_b, slope_a, slope_b, du, first, last,
 ):  # fmt: skip
-    """Jobs first … last - 1. As `backward.backward`, without blocks; `own` and `nothing` have room for a number."""
-    one, nil = stats.dtype.type(1), stats.dtype.type(0)
+    """Jobs first … last - 1. As `backward.backward`, without blocks."""
+    one, nil, lowest = stats.dtype.type(1), stats.dtype.type(0), stats.dtype.type(LOWEST)
+    zero, single, no = np.int64(0), np.int64(1), known < 0  # a single row: its columns lie side by side
     scored_b = recurrent and most > 1
-    nothing[0] = nil
     for job in range(first, last):
         x_at, q_at, end = locate(job, cuts, known)
         for row in range(end):
@@ -62,50 +89,50 @@ def backward(
             _clear_rows(dkb, x_at, end, dk)
         for i in range(end - 1, known - 1, -1):
             count = widths[i - known]
-            pitch = (count + UNIT) // UNIT * UNIT
             at = np.uint64(STATS * (q_at + i))
             feeds = recurrent and count > 0
             # The weights again, A~ and B~, and the slopes <dU_i, x_j> and <dU_i, y_j>.
             if direct:
-                score(qa, q_at, ka, x_at, scale, offsets, table, starts, widths, known, i, 1, count, group, dk,
-                      size_k, LOWEST, weight_a, pitch, 0)  # fmt: skip
-                score_self(qa, q_at, ka, x_at, scale, widths, known, i, 1, dk, size_k, weight_a, pitch)
-                softmax_again(weight_a, 0, count + 1, stats[at], stats[at + np.uint64(1)])
-                score(du, 0, x, x_at, one, offsets, table, starts, widths, known, i, 1, count, group, d, size, 0,
-                      slope_a, pitch, 0)  # fmt: skip
-                score_self(du, 0, x, x_at, one, widths, known, i, 1, d, size, slope_a, pitch)
+                clear(weight_a, zero, count + 1, lowest)
+                score(qa, q_at, ka, x_at, scale, offsets, table, starts, widths, known, i, single, count, group, dk,
+                      size_k, lowest, direct, weight_a, single, zero)  # fmt: skip
+                _softmax_again(weight_a, 0, count + 1, stats[at], stats[at + np.uint64(1)])
+                clear(slope_a, zero, count + 1, nil)
+                score(du, zero, x, x_at, one, offsets, table, starts, widths, known, i, single, count, group, d, size,
+                      nil, direct, slope_a, single, zero)  # fmt: skip
             else:
-                clear(weight_a, UNIT, 0)
-                clear(slope_a, UNIT, 0)
+                clear(weight_a, zero, UNIT, nil)
+                clear(slope_a, zero, UNIT, nil)
                 weight_a[0] = one
                 for e in range(0, d, len(size) * UNIT):
                     value = load(du, np.uint64(i * d + e), size)
                     slope_a[0] += dot(value, load(x, np.uint64((x_at + i) * d + e), size))
             if feeds:
                 if scored_b:
-                    score(qb, q_at, kb, x_at, scale, offsets, table, starts, widths, known, i, 1, count, group, dk,
-                          size_k, LOWEST, weight_b, pitch, 0)  # fmt: skip
-                    softmax_again(weight_b, 0, count, stats[at + np.uint64(2)], stats[at + np.uint64(3)])
+                    clear(weight_b, zero, count, lowest)
+                    score(qb, q_at, kb, x_at, scale, offsets, table, starts, widths, known, i, single, count, group, dk,
+                          size_k, lowest, no, weight_b, single, zero)  # fmt: skip
+                    _softmax_again(weight_b, 0, count, stats[at + np.uint64(2)], stats[at + np.uint64(3)])
                 else:
-                    clear(weight_b, pitch, 0)
+                    clear(weight_b, zero, count, nil)
                     weight_b[0] = one
-                score(du, 0, y, x_at, one, offsets, table, starts, widths, known, i, 1, count, group, d, size, 0,
-                      slope_b, pitch, 0)  # fmt: skip
+                clear(slope_b, zero, count, nil)
+                score(du, zero, y, x_at, one, offsets, table, starts, widths, known, i, single, count, group, d, size,
+                      nil, no, slope_b, single, zero)  # fmt: skip
             # Their means under the weights, and so the gradients of the scores and of the gate.
             g = gate[q_at + i] if feeds else nil
             direct_count = count + 1 if direct else 1
-            mean = weighted_mean(weight_a, slope_a, 0, direct_count)
-            score_gradient(weight_a, slope_a, 0, direct_count, one - g, mean, scale)
+            mean = _weighted_mean(weight_a, slope_a, 0, direct_count)
+            _score_gradient(weight_a, slope_a, 0, direct_count, one - g, mean, scale)
             dgate[q_at + i] = nil
             if feeds:
-                mean_b = weighted_mean(weight_b, slope_b, 0, count)
-                score_gradient(weight_b, slope_b, 0, count, g, mean_b, scale)
+                mean_b = _weighted_mean(weight_b, slope_b, 0, count)
+                _score_gradient(weight_b, slope_b, 0, count, g, mean_b, scale)
                 dgate[q_at + i] = mean_b - mean
             # What the row owes to its sources and to itself.
             if direct:
-                own[0] = slope_a[count]
-                query(slope_a, pitch, own, ka, x_at, dqa, q_at, offsets, table, starts, widths, known, i, 1, dk, size_k,
-                      group)  # fmt: skip
+                query(slope_a, single, slope_a, count, direct, ka, x_at, dqa, q_at, offsets, table, starts, widths,
+                      known, i, single, dk, size_k, group)  # fmt: skip
                 _give(weight_a, table, starts[i - known], count, du, i, dx, x_at, d, size)
                 _give_one(weight_a[count], du, i, dx, x_at + i, d, size)
                 _give(slope_a, table, starts[i - known], count, qa, q_at + i, dka, x_at, dk, size_k)
@@ -115,8 +142,8 @@ def backward(
                     value = load(du, np.uint64(i * d + e), size)
                     store(dx, np.uint64((x_at + i) * d + e), times(weight_a[0], value))
             if scored_b:
-                query(slope_b, pitch, nothing, kb, x_at, dqb, q_at, offsets, table, starts, widths, known, i, 1, dk,
-                      size_k, group)  # fmt: skip
+                query(slope_b, single, slope_b, zero, no, kb, x_at, dqb, q_at, offsets, table, starts, widths, known, i,
+                      single, dk, size_k, group)  # fmt: skip
                 _give(slope_b, table, starts[i - known], count, qb, q_at + i, dkb, x_at, dk, size_k)
             if feeds:
                 _give(weight_b, table, starts[i - known], count, du, i, du, 0, d, size)

@@ -13,7 +13,7 @@ from resolvent.kernels.forward import locate
 _FAST = {"reassoc", "contract", "nsz", "arcp", "afn"}  # no assumption about NaN or infinity
 
 
-@cached_njit(nogil=True, error_model="numpy", fastmath=_FAST)
+@cached_njit(nogil=True, error_model="numpy", fastmath=_FAST, _nrt=False)
 def forward(x, alpha, beta, y, offsets, table, starts, widths, cuts, known, d, wa, wb, direct, recurrent, first, last):
     """y_i = Σ alpha_ij x_j + Σ beta_ij y_j; `wa` and `wb` are the columns of alpha and beta."""
     zero, length = np.uint64(0), np.uint64(d)
@@ -38,7 +38,7 @@ def forward(x, alpha, beta, y, offsets, table, starts, widths, cuts, known, d, w
 
 
 # dU = (I - B)^-T dY, read from the end; dalpha_ij = <dU_i, x_j>, dbeta_ij = <dU_i, y_j>, dX = A^T dU.
-@cached_njit(nogil=True, error_model="numpy", fastmath=_FAST)
+@cached_njit(nogil=True, error_model="numpy", fastmath=_FAST, _nrt=False)
 def backward(
     x, alpha, beta, y, du, dx, dalpha, dbeta,
     offsets, table, starts, widths, cuts, known, d, wa, wb, direct, recurrent, first, last,

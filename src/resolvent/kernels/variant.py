@@ -12,7 +12,8 @@ from typing import NamedTuple
 from resolvent.disk_cache import kernel_folder
 from resolvent.files import atomic_write
 
-_SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT")  # of Numba, on which the code depends
+# Of Numba, on which the code depends.
+_SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT", "NUMBA_BOUNDSCHECK")
 _DIGEST = 32  # bytes in front of the code
 
 

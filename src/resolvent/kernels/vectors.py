@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.extending import intrinsic, models, register_model
 
 from resolvent.kernels.sizes import UNIT
@@ -81,7 +81,22 @@ def prefetch(typing, array, at, size):
 
 def _pointer(context, builder, signature, arguments, kind):
     array = context.make_array(signature.args[0])(context, builder, arguments[0])
+    _check_bounds(builder, array, arguments[1], kind.count)
     return builder.bitcast(builder.gep(array.data, [arguments[1]]), kind.as_pointer())
+
+
+def _check_bounds(builder, array, at, count):
+    """With NUMBA_BOUNDSCHECK=1, as Numba does for single elements: end the process at the first access outside.
+
+    What stands in `at` is unsigned, so that below zero is far beyond the end.
+    """
+    if not config.BOUNDSCHECK:
+        return
+    last = builder.add(at, ir.Constant(at.type, count - 1))
+    first_outside, last_outside = (builder.icmp_unsigned(">=", index, array.nitems) for index in (at, last))
+    with builder.if_then(builder.or_(first_outside, last_outside), likely=False):
+        trap = ir.FunctionType(ir.VoidType(), [])
+        builder.call(cgutils.get_or_insert_function(builder.module, trap, "llvm.trap"), [])
 
 
 @intrinsic
@@ -137,13 +152,43 @@ def product(typing, left, right):
 
 
 @intrinsic
-def less(typing, vector, number):
-    """Every element less a number."""
+def plus(typing, left, right):
+    """Element by element."""
 
     def emit(context, builder, signature, arguments):
-        return builder.fsub(arguments[0], _splat(builder, context.get_value_type(vector), arguments[1]))
+        return builder.fadd(*arguments)
 
-    return vector(vector, number), emit
+    return left(left, right), emit
+
+
+@intrinsic
+def inverse(typing, vector):
+    """One over every element."""
+
+    def emit(context, builder, signature, arguments):
+        return builder.fdiv(_constant(context.get_value_type(vector), 1.0), arguments[0])
+
+    return vector(vector), emit
+
+
+@intrinsic
+def larger(typing, left, right):
+    """Element by element; a NaN may or may not show."""
+
+    def emit(context, builder, signature, arguments):
+        return builder.select(builder.fcmp_ordered(">", *arguments), *arguments)
+
+    return left(left, right), emit
+
+
+@intrinsic
+def less(typing, vector, other):
+    """Every element less a number, or less that of another vector."""
+
+    def emit(context, builder, signature, arguments):
+        return builder.fsub(arguments[0], _as_vector(context, builder, vector, other, arguments[1]))
+
+    return vector(vector, other), emit
 
 
 @intrinsic
@@ -151,15 +196,79 @@ def dot(typing, left, right):
     """The scalar product."""
 
     def emit(context, builder, signature, arguments):
-        # Unit by unit into one register of sums: half the operations of multiplying all and then adding up.
-        units = arguments[0].type.count // UNIT
-        left_units, right_units = ([_slice(builder, v, unit, UNIT) for unit in range(units)] for v in arguments)
-        sums = builder.fmul(left_units[0], right_units[0])
-        for pair in zip(left_units[1:], right_units[1:], strict=True):
-            sums = _call(builder, sums.type, "llvm.fmuladd", [*pair, sums])
-        return _reduce(builder, "llvm.vector.reduce.fadd", sums, -0.0)
+        return _reduce(builder, "llvm.vector.reduce.fadd", _unit_sums(builder, *arguments), -0.0)
 
     return left.dtype(left, right), emit
+
+
+def _unit_sums(builder, left, right):
+    """Products, unit by unit into one unit of sums: half the operations of multiplying all and then adding up."""
+    units = left.type.count // UNIT
+    left_units, right_units = ([_slice(builder, v, unit, UNIT) for unit in range(units)] for v in (left, right))
+    sums = builder.fmul(left_units[0], right_units[0])
+    for pair in zip(left_units[1:], right_units[1:], strict=True):
+        sums = _call(builder, sums.type, "llvm.fmuladd", [*pair, sums])
+    return sums
+
+
+@intrinsic
+def dots(typing, left, first, second, third, fourth):
+    """The scalar products of a vector with four others, as a vector of four: added up together, in half the steps."""
+
+    def emit(context, builder, signature, arguments):
+        a, b, c, d = (_folded(builder, arguments[0], right) for right in arguments[1:])
+        ab = builder.fadd(_shuffle(builder, a, b, _EVEN_PAIRS), _shuffle(builder, a, b, _ODD_PAIRS))
+        cd = builder.fadd(_shuffle(builder, c, d, _EVEN_PAIRS), _shuffle(builder, c, d, _ODD_PAIRS))
+        sums = builder.fadd(_shuffle(builder, ab, cd, _EVEN_HALVES), _shuffle(builder, ab, cd, _ODD_HALVES))
+        return builder.fadd(*(_slice(builder, sums, half, 4) for half in (0, 1)))
+
+    return Vector(left.dtype, 4)(left, first, second, third, fourth), emit
+
+
+# Of two vectors of eight, whose four elements each are to be added up in both halves alike: as AVX shuffles them.
+_EVEN_PAIRS, _ODD_PAIRS = (0, 8, 1, 9, 4, 12, 5, 13), (2, 10, 3, 11, 6, 14, 7, 15)
+_EVEN_HALVES, _ODD_HALVES = (0, 1, 8, 9, 4, 5, 12, 13), (2, 3, 10, 11, 6, 7, 14, 15)
+
+
+def _folded(builder, left, right):
+    """Eight sums, whose total is the scalar product."""
+    sums = _unit_sums(builder, left, right)
+    return builder.fadd(*(_slice(builder, sums, half, UNIT // 2) for half in (0, 1)))
+
+
+@intrinsic
+def store_apart(typing, array, at, step, vector):
+    """array[at + step · k] = vector[k]"""
+
+    def emit(context, builder, signature, arguments):
+        for lane, address in enumerate(_addresses(context, builder, signature, arguments, vector)):
+            builder.store(builder.extract_element(arguments[3], ir.Constant(ir.IntType(32), lane)), address)
+        return context.get_dummy_value()
+
+    return types.void(array, at, step, vector), emit
+
+
+@intrinsic
+def add_apart(typing, array, at, step, vector):
+    """array[at + step · k] += vector[k]"""
+
+    def emit(context, builder, signature, arguments):
+        for lane, address in enumerate(_addresses(context, builder, signature, arguments, vector)):
+            element = builder.extract_element(arguments[3], ir.Constant(ir.IntType(32), lane))
+            builder.store(builder.fadd(builder.load(address), element), address)
+        return context.get_dummy_value()
+
+    return types.void(array, at, step, vector), emit
+
+
+def _addresses(context, builder, signature, arguments, vector):
+    array = context.make_array(signature.args[0])(context, builder, arguments[0])
+    at = arguments[1]
+    for lane in range(vector.lanes):
+        _check_bounds(builder, array, at, 1)
+        yield builder.gep(array.data, [at])
+        if lane + 1 < vector.lanes:
+            at = builder.add(at, arguments[2])
 
 
 @intrinsic
@@ -188,11 +297,14 @@ def highest(typing, vector):
 
 @intrinsic
 def exp_less(typing, vector, less):
-    """exp(vector - less) for `less` ≥ vector up to rounding; relative error 2e-7 in float32. NaN stays NaN."""
+    """exp(vector - less) for `less` ≥ vector up to rounding; relative error 2e-7 in float32. NaN stays NaN.
+
+    `less` is a number or a vector.
+    """
 
     def emit(context, builder, signature, arguments):
         kind = context.get_value_type(vector)
-        difference = builder.fsub(arguments[0], _splat(builder, kind, arguments[1]))
+        difference = builder.fsub(arguments[0], _as_vector(context, builder, vector, less, arguments[1]))
         if vector.dtype != types.float32:
             return _call(builder, kind, "llvm.exp", [difference])
         # 2^z = 2^floor(z) · 2^frac(z): the exponent's bits, and a polynomial.
@@ -218,13 +330,23 @@ def _splat(builder, kind, number):
     return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(ir.IntType(32), kind.count), None))
 
 
+def _as_vector(context, builder, vector, other, value):
+    """A vector, or a number in all places of one."""
+    return value if isinstance(other, Vector) else _splat(builder, context.get_value_type(vector), value)
+
+
 def _constant(kind, value):
     return ir.Constant(kind, [value] * kind.count)
 
 
 def _slice(builder, vector, number, lanes):
-    indices = [ir.Constant(ir.IntType(32), number * lanes + lane) for lane in range(lanes)]
-    return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(ir.IntType(32), lanes), indices))
+    return _shuffle(builder, vector, vector, range(number * lanes, (number + 1) * lanes))
+
+
+def _shuffle(builder, left, right, lanes):
+    """The elements with these numbers among those of both."""
+    indices = [ir.Constant(ir.IntType(32), lane) for lane in lanes]
+    return builder.shuffle_vector(left, right, ir.Constant(ir.VectorType(ir.IntType(32), len(indices)), indices))
 
 
 def _call(builder, kind, name, arguments):

@@ -11,6 +11,7 @@ from resolvent.errors import SettingError, at_most, closest, is_integer, shorten
 from resolvent.fields import check_names, field_names
 from resolvent.patterns import Pattern, PatternLike, as_pattern
 from resolvent.rules import Rule, as_rule, require_fit
+from resolvent.rules.rope import BASE, RopeSetting, as_rope, require_rope_fit
 
 # For all layers, or one entry per layer; an entry may have one pattern per head.
 PatternSetting = PatternLike | Sequence[PatternLike | Sequence[PatternLike]]
@@ -29,7 +30,8 @@ class ModelConfig:
     rule           how A and B are parameterized: a rule for all layers, or a list with one per layer
     ff_dim         inner dimension of the MLP [default: 4 × dim]
     kv_heads       sets of keys and values that heads share [default: heads]
-    rope           base of the rotary positions, or None for none
+    rope           base of the rotary positions, None for none, or a spelling: linear:factor=8, ntk:factor=8,
+                   near:within=64 or capped:within=255 (docs/coefficients.md)
     vocab_multiple rows of the embedding are padded to a multiple of this, which matrix units like; logits are not
     init_std       standard deviation of initial weights and embeddings [default: 0.02 · √(768 / dim)]
 
@@ -45,7 +47,7 @@ class ModelConfig:
     rule: RuleSetting = "softmax"
     ff_dim: int | None = None
     kv_heads: int | None = None
-    rope: float | None = 10_000.0
+    rope: RopeSetting = BASE
     bias: bool = True
     vocab_multiple: int = 1
     init_std: float | None = None
@@ -63,8 +65,7 @@ class ModelConfig:
                 f"expected heads to divide dim, and kv_heads to divide heads, "
                 f"got dim={self.dim}, heads={self.heads}, kv_heads={self.kv_heads}."
             )
-        if self.rope is not None and not (_is_finite(self.rope) and self.rope > 0):
-            raise SettingError(f"expected rope to be a finite number > 0, or None, got {shortened(self.rope)}.")
+        as_rope(self.rope)  # or an error
         if self.init_std is not None and not (_is_finite(self.init_std) and self.init_std >= 0):
             raise SettingError(f"expected init_std to be a finite number ≥ 0, or None, got {shortened(self.init_std)}.")
         if not isinstance(self.bias, bool):
@@ -92,6 +93,7 @@ class ModelConfig:
                 raise SettingError(f"expected at most {MOST_PATTERNS:,} different patterns and rules, got more.")
         for pattern, rule in pairs:
             require_fit(as_rule(rule), as_pattern(pattern))
+            require_rope_fit(as_rule(rule), self.rope, self.dim // self.heads)
 
     def patterns_of(self, layer: int) -> tuple[Pattern, ...]:
         """The pattern of each head of a layer, or the one that all its heads share."""

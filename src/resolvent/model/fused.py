@@ -75,6 +75,8 @@ def _unobserved(tokens: Tensor) -> bool:
 def _shape(model: LanguageModel) -> StackShape:
     """Of the first block; the others are compared with it."""
     config, layer = model.config, model.mixers[0].layer
+    if isinstance(layer.rope, str):
+        raise _UnknownError
     shape = StackShape(config.dim, config.heads, layer.kv_heads, config.inner_dim, layer.head_dim, config.vocab_size,
                        layer.rope, model.norm.eps)  # fmt: skip
     if any(size % UNIT for size in (shape.dim, shape.inner_dim, shape.head_dim)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
@@ -23,6 +24,7 @@ from resolvent.ops import Cache, Caches
 from resolvent.ops.backend import Backend
 from resolvent.ops.sequences import Indices
 from resolvent.patterns.checks import require_length
+from resolvent.rules.rope import RopeSetting
 
 MOST_LOGITS = 1 << 24  # logits beyond this many are computed in chunks, and again for their gradient
 
@@ -259,6 +261,17 @@ class LanguageModel(nn.Module):
             model = cls(saved.config, backend=backend)
         model.load_state_dict(weights, assign=True)
         return model.to(device)
+
+    def with_rope(self, rope: RopeSetting) -> LanguageModel:
+        """The model with other rotary positions, such as "ntk:factor=8" in longer contexts; both share their weights.
+
+        >>> LanguageModel(ModelConfig()).with_rope("capped:within=255").config.rope
+        'capped:within=255'
+        """
+        with torch.device("meta"):
+            model = LanguageModel(replace(self.config, rope=rope), backend=self.mixers[0].layer.backend)
+        model.load_state_dict(self.state_dict(keep_vars=True), assign=True)
+        return model.train(self.training)
 
     def _hidden(self, tokens: Tensor, cu_seqlens: Indices | None, start: Indices | None) -> Tensor:
         """For `loss` and `forward`, too: where weights are sharded, each is a pass, and no pass is inside another."""

@@ -125,7 +125,10 @@ def profile(model: LanguageModel, n: int) -> StackProfile:
 def _layer(layer: Layer, parameters: int, n: int) -> LayerProfile:
     groups = layer.groups()
     costs: list[Cost] = [
-        cost(g.pattern, n, heads=g.count, head_dim=layer.head_dim, rule=layer.rule, kv_heads=g.kv_count) for g in groups
+        cost(
+            g.pattern, n, heads=g.count, head_dim=layer.head_dim, rule=layer.rule, kv_heads=g.kv_count, rope=layer.rope
+        )
+        for g in groups
     ]
     reaches = [_hops(layer.rule, g.pattern, n) for g in groups]
     complete = [most for most, _ in reaches if most is not None]

@@ -26,6 +26,9 @@ class Request(NamedTuple):
     device: str
     tokens: int
     normalize: Normalize = "gate"
+    dtype: torch.dtype = torch.float32
+    dim: int = 0
+    scattered: bool = False  # rows read at many distances of their own
 
 
 class Token(NamedTuple):
@@ -34,6 +37,9 @@ class Token(NamedTuple):
     Tensors of the cache: "values" and "keys_a" (B, G, slots, ·) where A reads the past, "outputs" (B, H, slots, D) and
     "keys_b" where B does. Sequence b reads the slots `reads[begins[b] : begins[b + 1]]` and goes into `writes[b]`, -1
     for a token that no later one reads. Where all stand at one position, there is one entry for all of them.
+
+    The same follows from `pattern`, the `positions` of the sequences, and the `capacity` of the cache in tokens: for a
+    backend that would rather find slots on its device.
     """
 
     inputs: Inputs
@@ -43,6 +49,9 @@ class Token(NamedTuple):
     writes: Integers
     direct: bool  # whether A reads the past
     recurrent: bool
+    pattern: Stage
+    positions: Integers
+    capacity: int
 
     @property
     def ragged(self) -> bool:
@@ -60,6 +69,7 @@ class Token(NamedTuple):
                 reads=self.reads[first:last],
                 begins=self.begins[b : b + 2] - first,
                 writes=write[None],
+                positions=self.positions[row],
             )
 
 

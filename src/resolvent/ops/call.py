@@ -12,7 +12,9 @@ from resolvent.errors import shortened
 from resolvent.fields import LARGEST
 from resolvent.ops.backend import Backend, Operation, Request
 from resolvent.ops.inputs import Inputs
-from resolvent.patterns import Needs, Normalize, Pattern, PatternLike, as_pattern
+from resolvent.patterns import Needs, Normalize, Pattern, PatternLike, Stage, as_pattern
+
+_LONG = 8192  # tokens
 
 
 class Options(NamedTuple):
@@ -42,11 +44,14 @@ class StageCall(NamedTuple):
     is_dense: bool
     recurrent: bool
     joint: bool
+    scattered: bool
 
     def request(self, operation: Operation, x: Tensor) -> Request:
         tokens = x.shape[2] if x.ndim == 4 else 1
         normalize: Normalize = "joint" if self.joint else "gate"
-        return Request(operation, self.label, self.is_dense, self.recurrent, x.device.type, tokens, normalize)
+        kind = (operation, self.label, self.is_dense, self.recurrent)
+        shape = (x.dtype, x.shape[-1] if x.ndim else 0)
+        return Request(*kind, x.device.type, tokens, normalize, *shape, self.scattered)
 
 
 class Call(NamedTuple):
@@ -84,8 +89,15 @@ def _cached(pattern: PatternLike, normalize: Normalize, tied: bool) -> Call:
         raise ValueError("tied matrices are normalized by the gate: expected normalize='gate', got 'joint'.")
     run = as_operated(pattern, tied)
     joint = normalize == "joint" and run.recurrent  # without feedback the two normalizations are one
-    stages = tuple(StageCall(str(stage), stage.is_dense, stage.recurrent, joint) for stage in run.stages)
+    stages = tuple(
+        StageCall(str(stage), stage.is_dense, stage.recurrent, joint, _scattered(stage)) for stage in run.stages
+    )
     return Call(str(run), run.has_spelling, joint, run.needs(normalize), stages)
+
+
+def _scattered(stage: Stage) -> bool:
+    """Whether rows read at more than 64 distances, each for itself: rows that are alive are read together."""
+    return not stage.contiguous_columns and stage.is_shifted(_LONG) and len(stage.offsets(_LONG)) > 64
 
 
 def as_operated(pattern: PatternLike, tied: bool) -> Pattern:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 
 from resolvent.errors import closest
-from resolvent.ops import cpu, dense, paper, portable, reference
+from resolvent.ops import cpu, dense, paper, portable, reference, triton
 from resolvent.ops.backend import Backend, PreparedBackend, Request
 
 # In the order in which `auto` asks them.
-BACKENDS: dict[str, Backend] = {backend.NAME: backend for backend in (dense, cpu, portable, reference, paper)}
+BACKENDS: dict[str, Backend] = {backend.NAME: backend for backend in (dense, cpu, triton, portable, reference, paper)}
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,13 @@ class Choice:
 def choose(backend: str | Backend, request: Request) -> tuple[Backend, str]:
     """The backend that runs this, and why. One that was asked for works or raises an error: nothing falls back."""
     if backend == "auto":
+        refused: list[str] = []  # by those that would have been chosen before
         for candidate in BACKENDS.values():
             why = candidate.preference(request)
-            if why is not None and candidate.refusal(request) is None:
-                return candidate, why
+            refusal = None if why is None else candidate.refusal(request)
+            if why is not None and refusal is None:
+                return candidate, "; ".join([why, *refused])
+            refused += [] if refusal is None else [refusal.rstrip(".")]
     chosen = find(backend)
     refusal = chosen.refusal(request)
     if refusal is not None:

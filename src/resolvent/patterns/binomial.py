@@ -111,14 +111,10 @@ def lives(s: int, n: int) -> Integers:
 
 def lives_lazy(s: int, n: int) -> Integers:
     """`life_lazy(s, j)` for all j < n, capped at n, shape (n,)."""
-    slots_used = slots(s, n)
-    order = np.argsort(slots_used, kind="stable")
-    same = slots_used[order[1:]] == slots_used[order[:-1]]
-    result = np.empty(n, dtype=np.int64)
-    result[order[:-1][same]] = np.diff(order)[same]
-    for j in {*order[:-1][~same].tolist(), *order[-1:].tolist()}:  # at most s, whose slot is needed after n
-        result[j] = min(life_lazy(s, j), n)
-    return result
+    eager, size = _profile(s, 2 * n)  # where a life of n ends
+    eager, positions = np.minimum(eager[:n], n), np.arange(n)
+    # slots are s - size; who is kept for n tokens anyway is kept no shorter lazily
+    return np.where(eager < n, np.minimum(eager + size[positions + eager] - size[:n], n), n)
 
 
 def slots(s: int, n: int) -> Integers:
@@ -143,6 +139,8 @@ def _profile(s: int, n: int) -> tuple[Integers, Integers]:
     P(s, h+1) is P(s, h), P(s-1, h), …, P(1, h) and one token more. Each of these parts is a suffix of the first, but
     for the last token of P(k, h), which takes the slot of size k while P(k-1, h+1) follows.
     """
+    if s == 1:  # as many parts as tokens
+        return np.ones(n, dtype=np.int64), np.ones(n, dtype=np.int64)
     life_of, size_of = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     end, h = 1, 0  # P(s, h) is written, its last token aside
     while end <= n:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from resolvent.errors import PatternError
 from resolvent.patterns.checks import require_length
-from resolvent.patterns.pattern import Direct, Mask, Pattern
+from resolvent.patterns.pattern import Direct, Mask, Pattern, live_counts
 from resolvent.patterns.stage import Stage
 from resolvent.patterns.strides import Integers, frozen, power_of_two
 
@@ -51,10 +51,15 @@ class Pair(Pattern):
         return int(self._row_lengths(require_length(n)).sum())
 
     def _row_lengths(self, n: int) -> Integers:
-        """`reads(i)` for all i < n; rows are only listed where neither side reads all and one is not shifted."""
+        """`reads(i)` for all i < n.
+
+        Rows are only listed where neither side reads all, and one is neither shifted nor contiguous in columns.
+        """
         self.require_within(n)
         if any(stage.is_dense for stage in self.stages):
             return np.arange(n)
+        if all(stage.contiguous_columns for stage in self.stages):
+            return live_counts(self.lives(n))
         if all(stage.is_shifted(n) for stage in self.stages):
             offsets = np.union1d(*(stage.offsets(n) for stage in self.stages))
             return offsets.searchsorted(np.arange(n), side="right")

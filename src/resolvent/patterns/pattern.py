@@ -241,11 +241,8 @@ class Pattern(Value, ABC):
 def live_counts(lives: Integers) -> Integers:
     """The number of live positions at each token, if position j is read by the `lives[j]` tokens after it."""
     n = len(lives)
-    change = np.zeros(n + 1, dtype=np.int64)
-    change[1:] += (lives > 0).astype(np.int64)
-    dies = np.arange(n) + lives + 1
-    change -= np.bincount(dies[(dies <= n) & (lives > 0)], minlength=n + 1)[: n + 1]
-    counts: Integers = np.cumsum(change)[:n]
+    after = np.minimum(np.arange(1, n + 1) + lives, n)  # the first token that does not read it
+    counts: Integers = np.arange(n) - np.cumsum(np.bincount(after, minlength=n + 1))[:n]
     return counts
 
 

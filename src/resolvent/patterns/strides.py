@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from resolvent.errors import PatternError, is_integer
 from resolvent.patterns.expression import LARGEST_STRIDE, canonical, compile_expression
+from resolvent.patterns.expression_arrays import values_of
 from resolvent.patterns.value import Value
 
 Integers = npt.NDArray[np.int64]
@@ -25,6 +26,7 @@ Integers = npt.NDArray[np.int64]
 _CHECKED_VALUES = 64
 _PROBES = [start + k for start in (2**20, 2**24, 2**30, 2**40) for k in range(64)]  # far out
 _MOST_STRIDES: ContextVar[int] = ContextVar("most strides", default=1 << 24)
+_FIRST_BLOCK, _LARGEST_BLOCK = 64, 1 << 16  # strides that are computed at once
 _SHARED = 1 << 20  # positions up to which rows are views of one shared array
 
 
@@ -169,6 +171,10 @@ class Formula(Generated):
     def _function(self) -> Callable[[int], int]:
         return compile_expression(self.text)
 
+    def block(self, start: int, stop: int) -> Integers | None:
+        """f(start), …, f(stop - 1) at once; None if they have to be computed one by one."""
+        return values_of(self.text, start, stop)
+
     def value(self, k: int) -> int:
         try:
             return self._function(k)
@@ -225,9 +231,11 @@ def check_increasing(values: tuple[int, ...] | list[int], name: str, k: int | No
 
 @lru_cache(maxsize=64)
 def _generate(strides: Generated, limit: int) -> Integers:
+    blocks = list(_blocks(strides, limit)) if isinstance(strides, Formula) else []
+    done = sum(map(len, blocks))
     values: list[int] = []
-    value_of, before, most = strides.value, 0, _MOST_STRIDES.get()
-    for k in count():
+    value_of, before, most = strides.value, int(blocks[-1][-1]) if done else 0, _MOST_STRIDES.get()
+    for k in count(done):  # what is left, or has an error to tell of
         value = value_of(k)
         if value <= before:
             check_increasing([before, value] if k else [value], strides.spelling, k)
@@ -241,7 +249,21 @@ def _generate(strides: Generated, limit: int) -> Integers:
         before = value
         if k == most:
             require_few(k + 1, strides, limit)
-    return frozen(np.array(values, dtype=np.int64))
+    return frozen(np.concatenate([*blocks, np.array(values, dtype=np.int64)]))
+
+
+def _blocks(strides: Formula, limit: int) -> Iterator[Integers]:
+    """The strides below the limit, as long as they can be computed at once, and increase."""
+    start, before, size = 0, 0, _FIRST_BLOCK
+    while (block := strides.block(start, start + size)) is not None:
+        below = block[: np.argmax(block >= limit)] if block[-1] >= limit else block
+        if not len(below) or np.any(np.diff(below, prepend=before) <= 0):
+            return
+        yield below
+        start, before, size = start + len(below), int(below[-1]), min(2 * size, _LARGEST_BLOCK)
+        require_few(start, strides, limit)
+        if len(below) < len(block):
+            return
 
 
 def require_few(number: int, strides: Strides, limit: int) -> None:

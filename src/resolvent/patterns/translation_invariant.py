@@ -72,7 +72,7 @@ class TranslationInvariant(Strided):
 
     def slots_of(self, positions: Integers) -> Integers:
         last = self.strides.last
-        return np.array(positions) if last is None else positions % max(last, 1)
+        return np.array(positions) if last is None else positions % max(min(last, LARGEST_POSITION), 1)
 
     def last_readers(self, positions: Integers) -> Integers:
         return positions + np.int64(min(self.life(0), LARGEST_POSITION))

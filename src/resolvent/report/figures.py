@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from resolvent.analysis.figures.panels import BLUE, INK, NAVY, label
+from resolvent.analysis.figures.labels import end_labels
+from resolvent.analysis.figures.palette import BLUE, INK, NAVY, color_of_structure, in_order
+from resolvent.analysis.figures.panels import label
 from resolvent.bench.record import PASSES
 
 if TYPE_CHECKING:
@@ -53,17 +54,14 @@ def speed_figure(report: Report) -> Figure:
     draw(panels[1], report, "both")
     if several:
         panels[1].set_ylabel("")
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9, handlelength=3.5)
     return figure
 
 
 def times(axes: Axes, report: Report, which: Pass) -> None:
     """Milliseconds against n, one line per case with the range over rounds; patterns solid, peers dashed."""
     timings = [(length.n, timing) for length in report.lengths for timing in length.timings]
-    cases = dict.fromkeys(timing.case for _, timing in timings)
-    colors = matplotlib.colormaps["tab10" if len(cases) <= 10 else "tab20"]
-    for index, case in enumerate(cases):
+    cases, ends = in_order(timing.case for _, timing in timings), []
+    for case in cases:
         of_case = [(n, timing) for n, timing in timings if timing.case == case]
         measured = [(n, passed) for n, timing in of_case if (passed := timing.of(which)) is not None]
         if measured:
@@ -73,7 +71,7 @@ def times(axes: Axes, report: Report, which: Pass) -> None:
                 [n for n, _ in measured],
                 medians,
                 np.abs(ranges - medians[:, None]).T,
-                color=colors(index),
+                color=(color := color_of_structure(case, cases)),
                 linestyle="--" if of_case[0][1].peer else "-",
                 marker="o",
                 markersize=4,
@@ -82,6 +80,7 @@ def times(axes: Axes, report: Report, which: Pass) -> None:
                 capsize=2.5,
                 label=case,
             )
+            ends.append((measured[-1][0], float(medians[-1]), case, color))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     sizes = [length.n for length in report.lengths]
@@ -89,7 +88,9 @@ def times(axes: Axes, report: Report, which: Pass) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.minorticks_off()
     axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
     label(axes, PASSES[which], "tokens n", "milliseconds (median, range)")
+    end_labels(axes, ends)
 
 
 def speedups(axes: Axes, report: Report, which: Pass) -> None:

@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
+from resolvent.analysis.figures.palette import EMPTY, INK, PALE, RULE
 from resolvent.patterns import Pattern, pattern
-from resolvent.report.sparsity import COLORS, EMPTY, INK, PALE, check_size, entries
+from resolvent.report.sparsity import COLORS, check_size, entries
 
 # Title, spelling, and what is special about A and B.
 EXAMPLES = (
@@ -19,8 +20,8 @@ EXAMPLES = (
     ("local attention", "local:3", "A banded, B = 0"),
     ("first order (SSM)", "first-order", "A diagonal, B one below"),
     ("k-th order", "order:2", "A and B banded"),
-    ("strided, 2$^k$", "exponential", "1, 2, 4, … back"),
     ("dense", "dense", "every past position"),
+    ("strided, 2$^k$", "exponential", "1, 2, 4, … back"),
 )
 _SIZES = (4, 12)  # tokens whose edges can be told apart
 _TOKENS = 5  # of the graph on top
@@ -97,7 +98,7 @@ def _equation(axes: Axes, n: int) -> None:
     diagonal = np.eye(n, dtype=np.int64)
     ones = np.ones((n, 1), dtype=np.int64)
     size, low = 7.4, 3.2
-    _block(axes, ones, (0.9, low, size / n, size), (EMPTY, "#d5d9df"), "$y$")
+    _block(axes, ones, (0.9, low, size / n, size), (EMPTY, RULE), "$y$")
     _sign(axes, 3.8, low + size / 2, "$=$")
     _parenthesis(axes, 6.4, low, size, -0.9)
     _block(
@@ -106,7 +107,7 @@ def _equation(axes: Axes, n: int) -> None:
     _parenthesis(axes, 14.8, low, size, 0.9)
     _sign(axes, 16.4, low + size + 0.2, "$-1$", 15)
     _block(axes, lower, (17.8, low, size, size), ("white", COLORS["a"]), "$A$")
-    _block(axes, ones, (26.4, low, size / n, size), (EMPTY, "#d5d9df"), "$x$")
+    _block(axes, ones, (26.4, low, size / n, size), (EMPTY, RULE), "$x$")
 
 
 def _block(

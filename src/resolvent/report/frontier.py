@@ -12,11 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from resolvent.analysis import congestion, hops
+from resolvent.analysis.figures.palette import INK as _INK
+from resolvent.analysis.figures.palette import NAVY as _CORNER
+from resolvent.analysis.figures.palette import color_of_structure
 from resolvent.analysis.frontier import fewest_hops, least_congestion
 from resolvent.patterns import PAPER_STRUCTURES, PatternLike, as_pattern
 from resolvent.patterns.checks import require_length
 
-_INK, _POINT, _CORNER = "#1b1f24", "#d9905b", "#3d5a80"
 _BOUND = "bound"  # marks the lines that names should not cover
 
 
@@ -145,7 +147,8 @@ def _draw(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
     for x, y, name in points:
         names.setdefault((x, y), []).append(name)
     xs, ys = zip(*names, strict=True)
-    axes.scatter(xs, ys, s=40, color=_POINT, edgecolor="white", linewidth=0.6, zorder=4)
+    colors = [color_of_structure(labels[0].partition(", ")[0]) for labels in names.values()]
+    axes.scatter(xs, ys, s=44, color=colors, edgecolor="white", linewidth=0.6, zorder=4)
     places = [(7, 4, "left", "bottom"), (-7, 4, "right", "bottom"), (7, -4, "left", "top"), (-7, -4, "right", "top"),
               (0, 8, "center", "bottom"), (0, -8, "center", "top")]  # fmt: skip
     lines = _boxes(

@@ -12,6 +12,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from resolvent.analysis.figures.palette import INK, NAVY
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
     Matrix = npt.NDArray[np.float64]
 
-_INK = "#1b1f24"
 _MOST_LABELS = 40  # tokens up to which the axes are labeled
 
 
@@ -28,7 +29,7 @@ def mixing_figure(
 ) -> Figure:
     """A, B and T = (I - B)^-1 A of one head, and the share of T by hops. Rows are readers, columns positions read."""
     figure = Figure(figsize=(13, 4.1), layout="constrained")
-    figure.suptitle(title, fontsize=13, color=_INK, weight="bold")
+    figure.suptitle(title, fontsize=13, color=INK, weight="bold")
     columns = figure.subplots(1, 4, width_ratios=[1, 1, 1, 0.8])
     for axes, matrix, name in zip(columns, (a, b, t), ("A: direct", "B: feedback", "T = (I - B)⁻¹A"), strict=False):
         _matrix(axes, matrix, name, tokens)
@@ -42,7 +43,7 @@ def _matrix(axes: Axes, matrix: Matrix, title: str, tokens: Sequence[str]) -> No
     shown = np.ma.masked_array(np.abs(matrix), np.triu(np.ones_like(matrix, dtype=bool), 1))
     colors = matplotlib.colormaps["magma_r"].with_extremes(bad="#eef0f3")
     image = axes.imshow(shown, cmap=colors, norm=PowerNorm(0.5, 0, top), interpolation="nearest")
-    axes.set_title(title, fontsize=11, color=_INK)
+    axes.set_title(title, fontsize=11, color=INK)
     if len(tokens) <= _MOST_LABELS:
         rotation = 90 if max(map(len, tokens)) > 1 else 0
         axes.set_xticks(range(len(tokens)), tokens, fontsize=6, family="monospace", rotation=rotation)
@@ -54,8 +55,8 @@ def _matrix(axes: Axes, matrix: Matrix, title: str, tokens: Sequence[str]) -> No
 
 def _spectrum(axes: Axes, spectrum: Sequence[float]) -> None:
     labels = [str(k) for k in range(len(spectrum) - 1)] + [f"{len(spectrum) - 1}+"]
-    axes.bar(labels, spectrum, color="#3d5a80")
-    axes.set_title("share of T by hops", fontsize=11, color=_INK)
+    axes.bar(labels, spectrum, color=NAVY)
+    axes.set_title("share of T by hops", fontsize=11, color=INK)
     axes.set_xlabel("feedback steps", fontsize=9)
     axes.tick_params(labelsize=6)
     axes.set_box_aspect(1.1)

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from resolvent.analysis.figures.palette import GRID, INK, NAVY
 from resolvent.text import Reach
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
-
-_INK, _BLUE = "#1b1f24", "#3d5a80"
 
 
 def reach_table(offered: Reach) -> Table:
@@ -45,25 +44,25 @@ def reach_figure(offered: Reach, title: str) -> Figure:
     windows = [each.window for each in offered.windows]
     gains = [offered.trigram - each.loss for each in offered.windows]
     axes.axvspan(offered.near, offered.far, color="#f1f4f8", lw=0)
-    axes.plot(windows, gains, "o-", color=_BLUE, lw=1.8, ms=5)
+    axes.plot(windows, gains, "o-", color=NAVY, lw=1.8, ms=5)
     nats = offered.gain(offered.near, offered.far)
     axes.annotate(
         f"{nats:.2f} nats per token beyond {offered.near} tokens",
         ((offered.near * offered.far) ** 0.5, 0.04),
-        xycoords=("data", "axes fraction"), ha="center", fontsize=9, color=_INK,
+        xycoords=("data", "axes fraction"), ha="center", fontsize=9, color=INK,
     )  # fmt: skip
     axes.set_xscale("log", base=2)
     axes.set_xticks(windows, [f"{window:,}" for window in windows])
     axes.xaxis.minorticks_off()
     axes.set_xlabel("window of the cache, tokens", fontsize=9)
     axes.set_ylabel("gain over a trigram model, nats per token", fontsize=9)
-    axes.set_title(title, fontsize=11, color=_INK, weight="bold", loc="left")
+    axes.set_title(title, fontsize=11, color=INK, weight="bold", loc="left")
     unit = offered.bits_per_byte(1.0)
     right = axes.secondary_yaxis(
         "right", functions=(lambda nats: np.asarray(nats) * unit, lambda bits: np.asarray(bits) / unit)
     )
     right.set_ylabel("bits per byte", fontsize=9)
-    axes.grid(color="#e8eaee", lw=0.7)
+    axes.grid(color=GRID, lw=0.7)
     axes.spines["top"].set_visible(False)
     for each in (axes, right):
         each.tick_params(labelsize=8)

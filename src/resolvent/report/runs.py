@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import matplotlib
 from rich.markup import escape
 from rich.table import Table
 
+from resolvent.analysis.figures.palette import COLORS, INK
 from resolvent.errors import shortened
 from resolvent.train.evaluations import TextEvaluation
 
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     from resolvent.train.runs import Run
 
-_INK = "#1b1f24"
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-_MOST_COLORS = 10
 _WORDS = ("task", "state")  # columns of single words
 
 
@@ -65,9 +63,7 @@ def curves_figure(runs: Sequence[Run]) -> Figure:
     figure = Figure(figsize=(5 + 4.5 * len(measures), 4.4), layout="constrained")
     panels = list(figure.subplots(1, 1 + len(measures), squeeze=False)[0])
     for index, run in enumerate(runs):
-        color = matplotlib.colormaps["tab10" if len(runs) <= _MOST_COLORS else "viridis"](
-            index if len(runs) <= _MOST_COLORS else index / (len(runs) - 1)
-        )
+        color = COLORS[index % len(COLORS)]
         lines = {"loss": [(line.step, line.loss) for line in run.log],
                  run.measure: [(line.step, line.value) for line in run.log if line.value is not None]}  # fmt: skip
         if run.record is not None and not run.log:
@@ -128,7 +124,7 @@ def _count(parameters: int) -> str:
 
 
 def _finish(axes: Axes, name: str) -> None:
-    axes.set_title("training loss" if name == "loss" else f"{name} on what is held out", fontsize=11, color=_INK)
+    axes.set_title("training loss" if name == "loss" else f"{name} on what is held out", fontsize=11, color=INK)
     axes.set_xlabel("step", fontsize=9)
     if name == "perplexity" and axes.has_data():
         axes.set_yscale("log")

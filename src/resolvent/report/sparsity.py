@@ -8,18 +8,13 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from resolvent.analysis import growth
+from resolvent.analysis.figures.palette import A_ONLY, B_ONLY, EMPTY, INK, PALE, RULE
 from resolvent.errors import PatternError
-from resolvent.patterns import Pattern, pattern
+from resolvent.patterns import PAPER_STRUCTURES, Pattern, pattern
 from resolvent.patterns.pattern import Part
 
-INK, PALE, EMPTY = "#1b1f24", "#6b7280", "#f1f3f5"
-COLORS: dict[Part, str] = {"a": "#588157", "b": "#c8553d"}  # what a token takes from inputs, and from outputs
-# Rows of the figure; a stride's cache-efficient version stands beside it.
-STRUCTURES = (
-    ("attention", "local:8", "dense"),
-    ("first-order", "exponential", "exponential+cache"),
-    ("order:8", "quadratic", "quadratic+cache"),
-)
+COLORS: dict[Part, str] = {"a": A_ONLY, "b": B_ONLY}  # what a token takes from inputs, and from outputs
+STRUCTURES = tuple(PAPER_STRUCTURES[row : row + 3] for row in (0, 3, 6))  # rows of the figure
 _SIZES = (4, 128)  # tokens that can be drawn legibly
 _LENGTH = 1024  # of the sequence whose costs are given
 
@@ -59,7 +54,7 @@ def entries(axes: Axes, p: Pattern, n: int, part: Part, *, named: bool = True) -
     axes.imshow(shown, cmap=ListedColormap(["white", EMPTY, COLORS[part]]), vmin=0, vmax=2, interpolation="nearest")
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.spines[:].set_color("#d5d9df")
+    axes.spines[:].set_color(RULE)
     if not named:
         return
     name = part.upper() if mask.any() else f"{part.upper()} = 0"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import matplotlib
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from resolvent.analysis.figures.labels import end_labels
+from resolvent.analysis.figures.palette import INK, color_of_structure, in_order
 from resolvent.analysis.profile import plural
 from resolvent.bench.record import BenchRecord, Measurement
 
@@ -51,27 +51,35 @@ def panels_figure(panels: Sequence[Panel]) -> Figure:
     figure = Figure(figsize=(1.6 + 3.9 * width, 0.5 + 3.6 * height), layout="constrained")
     host = panels[0].record.host
     shapes = " and ".join(dict.fromkeys(panel.record.shape for panel in panels))
-    figure.suptitle(
-        f"{shapes}, {host.cpu}, {plural(host.threads, 'thread')}", fontsize=12, color="#1b1f24", weight="bold"
-    )
-    cases = list(dict.fromkeys(m.case for panel in panels for m in panel.measurements))
-    colors = matplotlib.colormaps["tab10" if len(cases) <= 10 else "tab20"]
-    handles: dict[str, Artist] = {}
+    figure.suptitle(f"{shapes}, {host.cpu}, {plural(host.threads, 'thread')}", fontsize=12, color=INK, weight="bold")
+    cases = in_order(m.case for panel in panels for m in panel.measurements)
+    colors = {case: color_of_structure(case, cases) for case in cases}
     for axes, panel in zip(figure.subplots(height, width, squeeze=False).flat, panels, strict=False):
-        draw_panel(axes, panel, {case: colors(index) for index, case in enumerate(cases)})
-        artists, labels = axes.get_legend_handles_labels()
-        handles |= dict(zip(labels, artists, strict=True))
+        draw_panel(axes, panel, colors)
     for axes in figure.axes[len(panels) :]:
         axes.set_axis_off()
-    figure.legend(handles.values(), handles, loc="outside lower center", frameon=False, fontsize=9, ncols=len(cases),
-                  handlelength=3)  # fmt: skip
+    for axes, panel in zip(figure.axes, panels, strict=False):
+        _name_lines(axes, panel, colors)
     return figure
 
 
-def draw_panel(axes: Axes, panel: Panel, colors: dict[str, tuple[float, float, float, float]]) -> None:
-    """One line for each case, with the range over the rounds."""
+def _name_lines(axes: Axes, panel: Panel, colors: dict[str, str]) -> None:
+    """Each case where its line ends; of one length, beside its point."""
+    ends = []
+    for case in in_order(m.case for m in panel.measurements):
+        last = max((m for m in panel.measurements if m.case == case), key=lambda m: m.n)
+        value = (last.peak_bytes or 0) / 2**20 if panel.memory else 1e3 * last.seconds
+        ends.append((last.n, value, case, colors[case]))
+    end_labels(axes, ends)
+
+
+def draw_panel(axes: Axes, panel: Panel, colors: dict[str, str]) -> None:
+    """One line for each case, with the range over the rounds; of one length, points beside each other."""
+    sizes = sorted({m.n for m in panel.measurements})
     highest, lowest = 0.0, np.inf
-    for case in dict.fromkeys(m.case for m in panel.measurements):
+    cases = in_order(m.case for m in panel.measurements)
+    for number, case in enumerate(cases):
+        shift = 2 ** (0.1 * (number - (len(cases) - 1) / 2)) if len(sizes) == 1 else 1
         own = sorted((m for m in panel.measurements if m.case == case), key=lambda m: m.n)
         if panel.memory:
             values = np.array([(m.peak_bytes or 0) / 2**20 for m in own])
@@ -81,7 +89,7 @@ def draw_panel(axes: Axes, panel: Panel, colors: dict[str, tuple[float, float, f
             ranges = np.abs(1e3 * np.array([(m.least, m.most) for m in own]).T - values)
         highest, lowest = max(highest, float((values + ranges[1]).max())), min(lowest, float(values.min()))
         axes.errorbar(
-            [m.n for m in own],
+            [m.n * shift for m in own],
             values,
             ranges,
             color=colors[case],
@@ -93,8 +101,10 @@ def draw_panel(axes: Axes, panel: Panel, colors: dict[str, tuple[float, float, f
             capsize=2.5,
             label=case,
         )
-    sizes = sorted({m.n for m in panel.measurements})
     axes.set_xscale("log", base=2)
+    if len(sizes) == 1:
+        axes.set_xlim(sizes[0] / 1.5, sizes[0] * 1.5)
+        axes.xaxis.minorticks_off()
     axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
     if highest > _NARROW * lowest:
         axes.set_yscale("log")
@@ -103,7 +113,8 @@ def draw_panel(axes: Axes, panel: Panel, colors: dict[str, tuple[float, float, f
         axes.set_ylim(0, 1.05 * highest)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.grid(alpha=0.25)
-    axes.set_title(panel.title, fontsize=11, color="#1b1f24")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(panel.title, fontsize=11, color=INK)
     axes.set_xlabel(_LENGTHS.get(panel.record.kind, "tokens"), fontsize=9)
     axes.set_ylabel("peak, MiB" if panel.memory else _UNITS.get(panel.record.kind, "ms"), fontsize=9)
     axes.tick_params(labelsize=8, which="both")

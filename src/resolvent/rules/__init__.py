@@ -49,11 +49,21 @@ def rule(spec: str | Rule) -> Rule:
             raise SettingError(
                 f"{shortened(spec)}: expected {_options(known)}, got {shortened(option)}.{closest(key[:99], known)}"
             )
-        number = isinstance(known[key], int)
-        if number and not re.fullmatch(r"[0-9]{1,18}", value):
-            raise SettingError(f"'{spec[:80]}': expected an integer for {key}, got '{value[:24]}'.")
-        given[key] = int(value) if number else value
+        given[key] = _value(spec, key, value, known[key])
     return kind(**given)
+
+
+def _value(spec: str, key: str, text: str, default: object) -> object:
+    """Of the type that the option's default has."""
+    if isinstance(default, bool):
+        if text not in ("true", "false"):
+            raise SettingError(f"'{spec[:80]}': expected true or false for {key}, got '{text[:24]}'.")
+        return text == "true"
+    if isinstance(default, int):
+        if not re.fullmatch(r"[0-9]{1,18}", text):
+            raise SettingError(f"'{spec[:80]}': expected an integer for {key}, got '{text[:24]}'.")
+        return int(text)
+    return text
 
 
 as_rule = rule  # for functions whose argument is called rule

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from resolvent.rules.gated import GatedRule
+from resolvent.rules.rope import RopeSetting
 from resolvent.rules.rule import require_choice
 
 DIGITS = 8  # length of the keys that spell out a position, padded to whole vectors
@@ -32,5 +33,5 @@ class Distance(GatedRule):
     def key_dim(self, head_dim: int) -> int:
         return head_dim if self.shape == "toeplitz" else DIGITS
 
-    def rotates(self, rope: float | None) -> bool:  # noqa: ARG002
+    def rotates(self, rope: RopeSetting) -> bool:  # noqa: ARG002
         return self.shape == "toeplitz"  # with a base of its own if the layer has none

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from resolvent.errors import SettingError, at_most, closest, is_integer, shortened
 from resolvent.patterns import Needs, Normalize, Pattern
+from resolvent.rules.rope import RopeSetting
 
 _LARGEST = 2**31 - 1
 
@@ -27,6 +28,7 @@ class Rule(ABC):
     module     the torch module that learns it: "file.Class" in `resolvent.coefficients`
     normalize  how the operator normalizes rows, and `tied`, whether it ties A to B
     scan       whether it runs as a scan of its own, on first-order patterns alone, instead of through the operator
+    reads_by_distance  whether its scores may be other products for far reads than for near ones (see `rules.rope`)
     """
 
     name: ClassVar[str]
@@ -35,6 +37,7 @@ class Rule(ABC):
     normalize: ClassVar[Normalize] = "gate"
     tied: ClassVar[bool] = False
     scan: ClassVar[bool] = False
+    reads_by_distance: ClassVar[bool] = False
 
     conv: int = 0
 
@@ -44,7 +47,7 @@ class Rule(ABC):
 
     def __str__(self) -> str:
         changed = [(f.name, getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) != f.default]
-        return self.name + ("" if not changed else ":" + ",".join(f"{key}={value}" for key, value in changed))
+        return self.name + ("" if not changed else ":" + ",".join(f"{key}={_spelled(value)}" for key, value in changed))
 
     def refusal(self, pattern: Pattern) -> str | None:
         """What the rule asks of a pattern that this one does not have, as in "needs a …"; None if it fits."""
@@ -66,7 +69,7 @@ class Rule(ABC):
         """Heads of what the operator keeps of values and keys."""
         return kv_heads
 
-    def rotates(self, rope: float | None) -> bool:
+    def rotates(self, rope: RopeSetting) -> bool:
         """Whether queries and keys are turned by rotary positions, which takes an even head dimension."""
         return rope is not None and not self.scan
 
@@ -81,6 +84,10 @@ class Rule(ABC):
     def state_madds(self, heads: int, head_dim: int) -> int:  # noqa: ARG002
         """Multiply-adds per token on that state."""
         return 0
+
+
+def _spelled(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def require_choice(key: str, value: object, choices: tuple[str, ...]) -> None:

@@ -5,18 +5,31 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from resolvent.errors import SettingError
-from resolvent.rules.rule import Rule, require_positive
+from resolvent.errors import SettingError, shortened
+from resolvent.rules.rule import Rule, require_choice, require_positive
+
+_INPUTS = ("step", "complement")
+_VECTORS = ("token", "ones")
 
 
 @dataclass(frozen=True)
 class SelectiveRule(Rule):
-    """state: numbers kept per channel. decay: where exp(Δa) starts, `mamba` (close to 1) or a number such as 0.5."""
+    """What can be changed about Mamba's rules, each by itself.
+
+    state    numbers kept per channel
+    decay    where exp(Δa) starts, `mamba` (close to 1) or a number such as 0.5
+    input    what weighs an input, A: `step`, the step Δ, as Mamba has it; `complement`, 1 - B, as gated rules have it
+    vectors  b, which writes into the state, and c, which reads it: of each `token`, or `ones`, for a single state
+    skip     whether a learned multiple of the input is added to the output, as in Mamba's block
+    """
 
     scan = True
 
     state: int = 16
     decay: str = "mamba"
+    input: str = "step"
+    vectors: str = "token"
+    skip: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -24,6 +37,12 @@ class SelectiveRule(Rule):
         number = self.decay if isinstance(self.decay, str) and re.fullmatch(r"\d*\.?\d+", self.decay) else "0"
         if self.decay != "mamba" and not 0 < float(number) < 1:
             raise SettingError(f"expected decay to be mamba or a number between 0 and 1, got {self.decay!r}.")
+        require_choice("input", self.input, _INPUTS)
+        require_choice("vectors", self.vectors, _VECTORS)
+        if self.vectors == "ones" and self.state > 1:
+            raise SettingError(f"without vectors all states would be read alike: expected state=1, got {self.state}.")
+        if not isinstance(self.skip, bool):
+            raise SettingError(f"expected skip to be true or false, got {shortened(self.skip)}.")
 
     @property
     def initial_decay(self) -> float | None:
@@ -34,4 +53,5 @@ class SelectiveRule(Rule):
         return heads * head_dim * self.state
 
     def state_madds(self, heads: int, head_dim: int) -> int:
-        return 3 * self.state_size(heads, head_dim)  # decay, write, read
+        decay_write_read = 3 if self.vectors == "token" else 2
+        return decay_write_read * self.state_size(heads, head_dim) + self.skip * heads * head_dim

@@ -14,3 +14,4 @@ class Softmax(GatedRule):
     name = "softmax"
     summary = "attention-like: a softmax over scores of queries and keys, for A and for B, and a gate between them"
     module = "softmax.SoftmaxCoefficients"
+    reads_by_distance = True

@@ -24,6 +24,7 @@ class Tied(GatedRule):
     summary = "A = BD + D', one set of scores: half the work and half the cache"
     module = "softmax.SoftmaxCoefficients"
     tied = True
+    reads_by_distance = True
 
     blend: str = "token"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from resolvent.analysis.congestion import congestion
+from resolvent.analysis.figures.palette import GRID, color_of_structure
 from resolvent.errors import SettingError
 from resolvent.studies.grade import better, mean
 from resolvent.studies.grid import Cell, slug
-from resolvent.studies.page import COLORS
 from resolvent.studies.study import (
     Claims,
     Graded,
@@ -42,6 +42,8 @@ _ABOUT = {"small": "heads of 8 to 64 channels, two seeds: 32 runs, half an hour 
           "smoke": "heads of 4 and 8 channels, 60 steps: to see that it runs"}  # fmt: skip
 _SEEDS = 2
 _FIRST_SEED = 20  # settings of `table1 small`, whose copy this is, were chosen on others
+
+_CAPTION = "On the right, curves that fall onto one another would say that channels per congestion is what counts."
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class DimensionStudy(Study):
             captions=("accuracy of copying in %, by the channels of each head",),
             notes=_notes(records),
             claims=Claims("Claims of the paper", _RULE, tuple(map(_graded, results))),
-            figures=(StudyFigure("accuracy of copying by width", partial(_figure, results), published=True),),
+            figures=(StudyFigure("accuracy of copying by width", partial(_figure, results), True, _CAPTION),),
             spreadsheet=(
                 ("structure", "congestion", "channels per head", "accuracy"),
                 tuple((r.structure, r.congestion, w, score) for r in results for w in widths
@@ -156,8 +158,11 @@ def _figure(results: Sequence[StructureByWidth]) -> Figure:
 
     figure = Figure(figsize=(9.5, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    for number, result in enumerate(results):
-        widths, color = sorted(result.scores), COLORS[number % len(COLORS)]
+    for result in results:
+        widths, color = (
+            sorted(result.scores),
+            color_of_structure(result.structure, [each.structure for each in results]),
+        )
         means = [mean(result.scores[width]) for width in widths]
         label = f"{result.structure} (C = {_number(result.congestion)})"
         left.plot(widths, means, "o-", color=color, label=label, ms=4, lw=1.3)
@@ -169,7 +174,7 @@ def _figure(results: Sequence[StructureByWidth]) -> Figure:
         axes.set_xscale("log", base=2)
         axes.set_xlabel(label, fontsize=9)
         axes.set_ylim(-0.02, 1.02)
-        axes.grid(color="#e8eaee", lw=0.7)
+        axes.grid(color=GRID, lw=0.7)
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
     left.set_ylabel("accuracy of copying", fontsize=9)

@@ -9,8 +9,6 @@ from resolvent.notebook import inline_png
 from resolvent.studies.grade import Grade
 from resolvent.studies.study import Claims, StudyFigure, StudyReport, TextTable
 
-COLORS = ("#3d5a80", "#98a9c2", "#c8553d", "#e0a458", "#2a9d8f", "#7b2d8b", "#b58bc4", "#588157", "#a3b18a", "#d81b60",
-          "#f48fb1", "#00838f", "#4dd0e1", "#6d4c41", "#a1887f")  # fmt: skip
 _GRADES: dict[Grade, str] = {
     "supported": "#2a7d4f",
     "contradicted": "#b3261e",
@@ -22,6 +20,7 @@ _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;color:#1b1f24;max-width:1100px;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{padding:.3rem .8rem;text-align:right;"
     "border-bottom:1px solid #e3e6ea}td:first-child,th:first-child{text-align:left}img{max-width:100%}"
+    "figure{margin:0}figcaption{color:#6b7280;font-size:.9rem}"
     ".wide{overflow-x:auto}.words td{text-align:left}h2{margin-top:2.2rem;font-size:1.15rem}"
 )
 
@@ -49,8 +48,9 @@ def _table(table: TextTable) -> str:
 
 
 def _picture(figure: StudyFigure) -> str:
-    title = html.escape(figure.title)
-    return f"<h2>{title}</h2><img alt='{title}' src='{inline_png(figure.draw())}'>"
+    title, caption = html.escape(figure.title), html.escape(figure.caption)
+    picture = f"<img alt='{title}' src='{inline_png(figure.draw())}'>"
+    return f"<h2>{title}</h2><figure>{picture}<figcaption>{caption}</figcaption></figure>"
 
 
 def _claims(claims: Claims) -> str:

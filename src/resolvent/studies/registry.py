@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from resolvent.studies.designed.study import DESIGN
 from resolvent.studies.dimension import DIMENSION
 from resolvent.studies.incontext.study import INCONTEXT
 from resolvent.studies.language.ladder import LADDER
@@ -11,5 +12,5 @@ from resolvent.studies.table1.study import TABLE1
 
 STUDIES: dict[str, Study] = {
     study.name: study
-    for study in (TABLE1, DIMENSION, PARETO, MAMBA, SHARING, NORMALIZATION, LENGTH, INCONTEXT, LADDER)
+    for study in (TABLE1, DIMENSION, DESIGN, PARETO, MAMBA, SHARING, NORMALIZATION, LENGTH, INCONTEXT, LADDER)
 }  # fmt: skip

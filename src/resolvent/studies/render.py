@@ -60,7 +60,7 @@ def write_csv(report: StudyReport, path: Path) -> None:
 
 def _markdown_claims(claims: Claims) -> str:
     if any(each.statement for each in claims.tested):
-        head: tuple[str, ...] = ("the paper", "compared", "grade at this scale")
+        head: tuple[str, ...] = (claims.source, "compared", "grade at this scale")
         return markdown_table(head, ((each.statement, each.comparison, each.grade) for each in claims.tested))
     head = ("claim of the paper", "grade at this scale")
     return markdown_table(head, ((each.comparison, each.grade) for each in claims.tested))

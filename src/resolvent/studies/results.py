@@ -12,7 +12,8 @@ from resolvent.errors import SettingError, closest
 from resolvent.studies.registry import STUDIES
 from resolvent.studies.render import markdown
 from resolvent.studies.speed import sections
-from resolvent.train.record import read_records
+from resolvent.studies.study import Study
+from resolvent.train.record import Record, read_records
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,10 +62,23 @@ def _made(name: str, section: str, folder: Path) -> Marked:
         )
     if section:
         raise SettingError(f"records of studies have no sections: expected '{name}' alone, got '{name} {section}'.")
-    report = STUDIES[kind].report(read_records(path))
+    report = STUDIES[kind].report(_records_of(STUDIES[kind], path))
     published = [figure for figure in report.figures if figure.published]
-    shown = "".join(_picture(figure.title, figure_name(name, number)) for number, figure in enumerate(published))
+    shown = "".join(
+        _picture(figure.title, figure_name(name, number), figure.caption) for number, figure in enumerate(published)
+    )
     return Marked(shown + markdown(report), tuple(figure.draw() for figure in published))
+
+
+def _records_of(study: Study, path: Path) -> list[Record]:
+    """The records of the file; then those beside it that the study includes, of runs that the file does not have."""
+    records = read_records(path)
+    others = (
+        [each for other in sorted(path.parent.glob(study.included)) for each in read_records(other)]
+        if study.included
+        else []
+    )
+    return [*records, *(each for each in others if all(each.config != record.config for record in records))]
 
 
 def _of_benchmarks(name: str, section: str, path: Path) -> Marked:
@@ -79,5 +93,5 @@ def figure_name(name: str, number: int) -> str:
     return name if number == 0 else f"{name}-{number + 1}"
 
 
-def _picture(title: str, name: str) -> str:
-    return f"![{title}](figures/{name}.png)\n\n"
+def _picture(title: str, name: str, caption: str = "") -> str:
+    return f"![{title}](figures/{name}.png)\n\n" + (f"*{caption}*\n\n" if caption else "")

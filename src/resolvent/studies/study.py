@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Number = float | int | str
-Option = Literal["corpus", "quick", "rules", "first_seed", "rates", "tasks", "times"]
+Option = Literal[
+    "corpus", "quick", "rules", "first_seed", "rates", "tasks", "times", "records", "ropes", "evaluated_ropes", "tokens"
+]
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,12 @@ class Graded:
 
 @dataclass(frozen=True)
 class Claims:
-    """Graded statements, under a title, and the rule that they were graded by."""
+    """Graded statements, under a title, the rule that they were graded by, and whose they are."""
 
     title: str
     rule: str
     graded: tuple[Graded, ...]
+    source: str = "the paper"
 
     @property
     def tested(self) -> tuple[Graded, ...]:
@@ -57,11 +60,15 @@ class Claims:
 
 @dataclass(frozen=True)
 class StudyFigure:
-    """A titled figure, drawn when asked for; `published` ones are shown in documents and written as files."""
+    """A titled figure, drawn when asked for; `published` ones are shown in documents and written as files.
+
+    caption  what to see in it, in a sentence
+    """
 
     title: str
     draw: Callable[[], Figure]
     published: bool = False
+    caption: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,10 @@ class Selection:
     first_seed: int | None = None
     rates: Path | None = None
     times: Sequence[int] | None = None
+    records: Sequence[Path] | None = None
+    ropes: Sequence[str] | None = None
+    evaluated_ropes: Sequence[str] | None = None
+    tokens: int | None = None
     changes: Sequence[str] = ()
     out: Path | None = None
 
@@ -129,6 +140,7 @@ class Study(ABC):
     page     the file of its page of HTML
     options  of the command, beside those that all studies have: preset, structures, seeds, set, out
     presets  their names and what each is; the first one is the default
+    included other files of records, by a pattern of their names, that published reports include
     """
 
     name: str
@@ -136,6 +148,7 @@ class Study(ABC):
     about: str
     page: str
     options: tuple[Option, ...] = ()
+    included: str = ""
     presets: tuple[tuple[str, str], ...]
 
     def preset_of(self, selection: Selection) -> tuple[str, str]:

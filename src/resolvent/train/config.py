@@ -18,6 +18,7 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 PARALLEL = ("replicate", "shard", "hybrid")
 _MOST_THREADS = 4096
 SECTIONS = ("model", "task", "train")
+SPELLED = "model.rope"  # a number, or a spelling
 LENGTHS = ("task.length", "task.least", "task.context")  # in tokens: 2k is 2,048 there, as everywhere
 
 
@@ -222,6 +223,8 @@ def _parse(text: str, previous: object, name: str) -> object:
         value = text
     if name.strip() in LENGTHS and isinstance(value, str):
         return require_length(value)
+    if name.strip() == SPELLED and isinstance(value, str):
+        return value
     if previous is None or value is None or not isinstance(previous, bool | int | float):
         return value
     kinds = (bool,) if isinstance(previous, bool) else (int,) if isinstance(previous, int) else (int, float)

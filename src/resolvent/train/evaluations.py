@@ -76,7 +76,10 @@ class AccuracyEvaluation:
 @final
 @dataclass(frozen=True)
 class TextEvaluation:
-    """Predictions of the text of a split, in contexts of one length; the loss is in nats per token."""
+    """Predictions of the text of a split, in contexts of one length; the loss is in nats per token.
+
+    `rope` is the setting of rotary positions, where the model was measured with another one than it was trained with.
+    """
 
     split: str
     stride: Count
@@ -86,6 +89,7 @@ class TextEvaluation:
     tokens: Count
     by_position: tuple[Slice, ...]
     bits_per_byte: float
+    rope: str = ""
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -101,12 +105,12 @@ class TextEvaluation:
         return f"perplexity {self.perplexity:.2f}, {self.bits_per_byte:.3f} bits per byte on {self.split}"
 
     def to_dict(self) -> dict[str, object]:
-        plain = {name: getattr(self, name) for name in field_names(type(self))}
+        plain = {name: getattr(self, name) for name in field_names(type(self)) if name != "rope" or self.rope}
         return plain | {"by_position": _rows(self.by_position)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> TextEvaluation:
-        check_names(values, field_names(cls), "an evaluation on text", optional=())
+        check_names(values, field_names(cls), "an evaluation on text", optional=("rope",))
         by_position = _slices(values["by_position"], "by_position")
         make: Callable[..., TextEvaluation] = cls  # which checks its values
         return make(**{**values, "by_position": by_position})

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from resolvent.analysis.figures import panels
-from resolvent.analysis.figures.panels import INK
+from resolvent.analysis.figures.palette import INK, PALE, in_order
 from resolvent.analysis.figures.trade_off import trade_off
 from resolvent.analysis.profile import Profile
 from resolvent.errors import PatternError
@@ -48,15 +48,20 @@ def profile_figure(profile: Profile) -> NotebookFigure:
 
 def comparison_figure(profiles: Sequence[Profile]) -> NotebookFigure:
     """Several patterns side by side: growth of reads and cache, and the cache–congestion trade-off."""
-    patterns = [profile.pattern for profile in profiles]
-    names = ", ".join(map(str, patterns))
-    figure = NotebookFigure(15, 5, f"growth of reads and cache, and cache against congestion, of {names}")
+    names = in_order(str(profile.pattern) for profile in profiles)
+    patterns = [next(p.pattern for p in profiles if str(p.pattern) == name) for name in names]
+    spoken = f"growth of reads and cache, and cache against congestion, of {', '.join(names)}"
+    figure = NotebookFigure(16, 5.4, spoken)
     reads_axes, slots_axes, trade_axes = figure.subplots(1, 3)
     panels.growth(reads_axes, {str(p): (p, "reads") for p in patterns})
     panels.growth(slots_axes, {str(p): (p, "slots") for p in patterns})
     reads_axes.set_title("growth of reads per token (time)", fontsize=11, color=INK)
     slots_axes.set_title("growth of cache slots (memory)", fontsize=11, color=INK)
     trade_off(trade_axes, profiles)
+    figure.supxlabel(
+        "Low is cheap. Lines in several colors are structures that coincide; dashed ones are cache-efficient. "
+        "No pattern lies in the gray.", fontsize=9.5, color=PALE,
+    )  # fmt: skip
     return figure
 
 

@@ -7,15 +7,17 @@ from typing import Literal
 
 import matplotlib
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
 
 from resolvent.analysis.congestion import Congestion
+from resolvent.analysis.figures.labels import end_labels, shared_dashes
+from resolvent.analysis.figures.palette import A_AND_B, A_ONLY, B_ONLY, INK, NAVY, ORANGE, color_of_structure
 from resolvent.analysis.hops import hop_matrix
-from resolvent.patterns import Pattern
+from resolvent.patterns import Pattern, Stage
 
-INK, BLUE, ORANGE, NAVY = "#1b1f24", "#7fa7d9", "#d9905b", "#3d5a80"
-_MASK = {"A only": "#8fb8e8", "B only": "#d55e00", "A and B": "#22314d"}  # apart by lightness, too: for all eyes
+_MASK = {"A only": A_ONLY, "B only": B_ONLY, "A and B": A_AND_B}
 
 
 def mask(axes: Axes, p: Pattern, n: int) -> None:
@@ -30,15 +32,25 @@ def mask(axes: Axes, p: Pattern, n: int) -> None:
 
 
 def cache(axes: Axes, p: Pattern, n: int) -> None:
-    """The positions held while each token is decoded, and their number on the top axis."""
-    held = np.tril(np.subtract.outer(np.arange(n), np.arange(n)) <= p.lives(n)[None, :], -1)
-    axes.imshow(held, cmap=ListedColormap(["white", BLUE]), vmin=0, vmax=1, interpolation="nearest", aspect="auto")
-    counts = axes.twiny()
-    counts.step(p.occupancy(n), np.arange(n), where="mid", color=INK, linewidth=1)
-    counts.set_xlim(0, max(float(p.occupancy(n).max()) * 1.1, 1.0))
-    counts.tick_params(labelsize=8)
-    counts.set_xlabel("positions held (line)", fontsize=9)
-    label(axes, "", "position held (blue)", "token being decoded")
+    """What each slot holds while each token is decoded; of a pair, A's slots above B's."""
+    slots = np.concatenate([slots_over_time(stage, n) for stage in p.stages])
+    colors = matplotlib.colormaps["viridis"].with_extremes(bad="#f1f3f5")
+    image = axes.imshow(slots, cmap=colors, vmin=0, vmax=max(n - 1, 1), interpolation="nearest", aspect="auto")
+    axes.figure.colorbar(image, ax=axes, shrink=0.8, label="position held")
+    axes.locator_params(axis="y", integer=True)
+    held = f"{len(slots)} slot" + ("" if len(slots) == 1 else "s")
+    label(axes, f"the cache ({held} for {n} tokens)", "token being decoded", "slot")
+
+
+def slots_over_time(stage: Stage, n: int) -> npt.NDArray[np.float64]:
+    """The position in each slot when each token is decoded, shape (slots, n); NaN where it is free."""
+    positions = np.arange(n)
+    slot, last = stage.slots_of(positions), stage.last_readers(positions)
+    held = np.full((max(stage.slots(n), 1), n), np.nan)
+    for j in range(n - 1):
+        if slot[j] >= 0:
+            held[slot[j], j + 1 : last[j] + 1] = j
+    return held
 
 
 def hops(axes: Axes, p: Pattern, n: int) -> None:
@@ -86,19 +98,27 @@ def load(axes: Axes, bounds: Congestion | None, n: int) -> None:
 
 
 def growth(axes: Axes, curves: Mapping[str, tuple[Pattern, Literal["reads", "slots"]]]) -> None:
-    """Reads per token, or cache slots, against n: one labeled curve each."""
-    sizes, highest = np.unique(np.logspace(3, 16, 40, base=2).astype(int)).tolist(), 4
-    for index, (name, (p, quantity)) in enumerate(curves.items()):
-        own = [n for n in sizes if p.limit is None or n <= p.limit]
-        values = [p.widest_row(n) if quantity == "reads" else p.slots(n) for n in own]
-        highest = max(highest, *values)
-        axes.plot(own, values, ["-", "--", ":", "-."][index % 4], linewidth=1.8, label=name)
+    """Reads per token, or cache slots, against n: a curve each, named at its end; coinciding ones share a line."""
+    sizes = np.unique(np.logspace(3, 16, 40, base=2).astype(int)).tolist()
+    lengths = {name: [n for n in sizes if p.limit is None or n <= p.limit] for name, (p, _) in curves.items()}
+    values = {
+        name: [p.widest_row(n) if quantity == "reads" else p.slots(n) for n in lengths[name]]
+        for name, (p, quantity) in curves.items()
+    }
+    dashes, ends = shared_dashes(values), []
+    for name, heights in values.items():
+        color = color_of_structure(name, curves)
+        usual = (0, (4, 1.5)) if "+cache" in name else "-"
+        axes.plot(lengths[name], heights, linestyle=dashes.get(name, usual), color=color, linewidth=1.8, label=name)
+        ends += [(lengths[name][-1], heights[-1], name, color)] if heights else []
     axes.set_xscale("log", base=2)
     axes.set_yscale("symlog", base=2, linthresh=1)  # down to 0, for patterns that read nothing
-    axes.set_ylim(0, 2 * highest)
-    axes.legend(frameon=False, fontsize=8)
+    axes.set_ylim(0, 2 * max([4, *(height for each in values.values() for height in each)]))
+    axes.set_xlim(sizes[0], sizes[-1])
     axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
     label(axes, "", "tokens n", "")
+    end_labels(axes, ends)
 
 
 def label(axes: Axes, title: str, x: str, y: str) -> None:

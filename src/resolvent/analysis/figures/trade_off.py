@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.axes import Axes
 
-from resolvent.analysis.figures.panels import INK, ORANGE, label
+from resolvent.analysis.figures.palette import INK, color_of_structure
+from resolvent.analysis.figures.panels import label
 from resolvent.analysis.profile import Profile
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def trade_off(axes: Axes, profiles: Sequence[Profile]) -> None:
     """
     n = profiles[0].n
     line: npt.NDArray[np.float64] = np.logspace(0, np.log2(n), 50, base=2)
-    axes.plot(line, n / line, color=INK, linewidth=1, linestyle="--", label="cache × congestion = n")
+    axes.plot(line, n / line, color=INK, linewidth=1, linestyle="--")
     axes.fill_between(line, 0.6, n / line, color=INK, alpha=0.06, linewidth=0)
     names: dict[tuple[float, float], list[str]] = {}
     for profile in profiles:
@@ -32,7 +33,7 @@ def trade_off(axes: Axes, profiles: Sequence[Profile]) -> None:
     at = {(x, y): (340 * np.log2(x) / np.log2(2 * n), 300 * np.log2(y) / np.log2(4 * n)) for x, y in names}  # in points
     boxes = [(x - 5, y - 5, 10.0, 10.0) for x, y in at.values()]
     for point, labels in sorted(names.items()):
-        axes.scatter(*point, s=46, color=ORANGE, zorder=3)
+        _points(axes, point, labels, [str(profile.pattern) for profile in profiles])
         size = 5.2 * max(map(len, labels)), 12.0 * len(labels)
         usual = point[0] > n**0.7  # to the left, where the right is not within the axes
         options = [(usual or left, up) for up in (4, -13, 19, -28, 34) for left in (False, True)]
@@ -51,11 +52,20 @@ def trade_off(axes: Axes, profiles: Sequence[Profile]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_ylim(0.6, 2.2 * n)
-    axes.legend(frameon=False, fontsize=8, loc="upper right")
+    axes.text(0.97, 0.97, "– –  cache × congestion = n", transform=axes.transAxes, ha="right", va="top", fontsize=9,
+              color=INK)  # fmt: skip
     axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
     missing = [str(p.pattern) for p in profiles if p.congestion and not np.isfinite(p.congestion.upper)]
     note = f"\n(no path at all: {', '.join(missing)})" if missing else ""
     label(axes, f"the price of a small cache, n = {n:,}{note}", "cache slots", "congestion")
+
+
+def _points(axes: Axes, point: tuple[float, float], labels: Sequence[str], among: Sequence[str]) -> None:
+    """Structures at one point are rings around each other."""
+    for number, name in enumerate(reversed(labels)):
+        size = 46 * (1 + 1.1 * (len(labels) - 1 - number))
+        axes.scatter(*point, s=size, color=color_of_structure(name, among), edgecolor="white", linewidth=0.8, zorder=3)
 
 
 def _corner(at: tuple[float, float], size: tuple[float, float], left: bool, up: int) -> tuple[float, float]:

@@ -98,8 +98,9 @@ def _one_by_one(
     for t in range(n):
         reads, begins = cache.reads(group)
         inputs = chunk if n == 1 else Inputs(*(tensor[:, :, t : t + 1] for tensor in chunk))
-        token = Token(inputs, tensors, reads, begins, cache.take(group), pattern.direct == "all", pattern.recurrent)
-        outputs.append(step(token, scale))
+        writes = cache.take(group)
+        settings = (pattern.direct == "all", pattern.recurrent, pattern, cache.positions[group] - 1, cache.capacity)
+        outputs.append(step(Token(inputs, tensors, reads, begins, writes, *settings), scale))
     return outputs[0] if n == 1 else torch.cat(outputs, 2)
 
 

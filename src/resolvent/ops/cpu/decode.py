@@ -24,7 +24,7 @@ def step(token: Token, scale: float) -> Tensor:
     """See `Backend.step`."""
     if not _kernel_takes(token.inputs, token.cache):
         return portable.step(token, scale)
-    inputs, cache, reads, begins, writes, direct, recurrent = token
+    inputs, cache, reads, begins, writes, direct, recurrent = token[:7]
     x, gate, dk = inputs.x, inputs.gate, inputs.key_dim
     (batch, heads, _), groups, d = gate.shape, x.shape[1], x.shape[-1]
     y = x.new_empty((*gate.shape, d))

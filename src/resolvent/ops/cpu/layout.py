@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,8 @@ from torch import Tensor
 
 from resolvent.kernels import UNIT
 from resolvent.ops.precision import compute_dtype
+
+_SPAN = 256  # bytes of a row at once: four registers of AVX-512, eight of AVX
 
 
 def padded_size(d: int) -> int:
@@ -29,10 +31,21 @@ def span(d: int, t: Tensor) -> tuple[int, ...]:
     return _units(d, compute_dtype(t).itemsize)
 
 
+def pair_span(d: int, t: Tensor, registers: int | None = None) -> tuple[int, ...]:
+    """The same where two rows of sums are in registers at once, of which there are 16 without AVX-512, and 32 with."""
+    registers = vector_registers() if registers is None else registers
+    return _units(d, compute_dtype(t).itemsize, _SPAN if registers >= 32 else _SPAN // 2)
+
+
+@cache
+def vector_registers() -> int:
+    return 32 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 16
+
+
 @lru_cache
-def _units(d: int, item_bytes: int) -> tuple[int, ...]:
-    """Four registers of AVX-512 at most, and a divisor of d."""
-    lanes = next(lanes for lanes in (64, 32, 16) if lanes <= 256 // item_bytes and d % lanes == 0)
+def _units(d: int, item_bytes: int, most: int = _SPAN) -> tuple[int, ...]:
+    """So many bytes at most, and a divisor of d."""
+    lanes = next(lanes for lanes in (64, 32, 16) if lanes == UNIT or (lanes <= most // item_bytes and d % lanes == 0))
     return (0,) * (lanes // UNIT)
 
 

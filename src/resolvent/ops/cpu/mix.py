@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from resolvent.kernels import STATS, UNIT, Kernel
-from resolvent.ops import portable
 from resolvent.ops.autograd import VmapInfo, map_in_front
 from resolvent.ops.cpu.buffers import Argument, Array, argument, run_buffered
-from resolvent.ops.cpu.layout import as_array, padded_size, scalar, span
+from resolvent.ops.cpu.layout import as_array, padded_size, pair_span, scalar, span
 from resolvent.ops.cpu.memory import empty_like
 from resolvent.ops.cpu.plan import kernel_plan
 from resolvent.ops.cpu.threads import in_threads
+from resolvent.ops.differentiable import mix_gradients
 from resolvent.ops.inputs import Inputs
 from resolvent.ops.precision import compute_dtype
 from resolvent.ops.rows import Rows
@@ -36,10 +36,28 @@ def mix(inputs: Inputs, rows: Rows, scale: float, y_known: Tensor | None = None)
     splits = _channel_splits(inputs.x, rows)
     if splits > 1:
         return _in_splits(splits, inputs, rows, scale, y_known)
+    inputs = _without_stand_ins(inputs, rows)
     x = inputs.x
     known = x.new_zeros((*x.shape[:2], rows.known, x.shape[-1])) if y_known is None else y_known.to(x.dtype)
     y: Tensor = _Mix.apply(*inputs, known, rows, scale, torch.is_grad_enabled())[0]  # type: ignore[no-untyped-call]
     return y[:, :, rows.known :]
+
+
+def _without_stand_ins(inputs: Inputs, rows: Rows) -> Inputs:
+    """Where queries or keys do not matter, another input stands for them: it is not to add up zeros of its own size."""
+    used = (*_used(rows), True)
+    kept = [
+        t if used[number] or all(t is not before for before in inputs[:number]) else t.detach()
+        for number, t in enumerate(inputs)
+    ]
+    return Inputs(*kept)
+
+
+def _used(rows: Rows) -> tuple[bool, ...]:
+    """Which of x, qa, ka, qb, kb matter: over a single source, a softmax is 1 whatever the scores."""
+    a = rows.pattern.direct == "all"
+    b = rows.pattern.recurrent and rows.plan(kernel_plan).widest > 1
+    return True, a, a, b, b
 
 
 def _channel_splits(x: Tensor, rows: Rows) -> int:
@@ -82,7 +100,7 @@ class _Mix(torch.autograd.Function):
     def backward(ctx: Context, grad_y: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, y_known, y, rest, stats = ctx.saved_tensors
         if torch.is_grad_enabled():  # someone wants to differentiate the gradient
-            gradients = _differentiable_backward(grad_y, inputs, y_known, ctx.rows, ctx.scale)
+            gradients = mix_gradients(grad_y, inputs, y_known, ctx.rows, ctx.scale)
         else:
             gradients = backward(grad_y, (y, rest, stats), inputs, ctx.rows, ctx.scale)
         return *gradients, None, None, None
@@ -96,20 +114,6 @@ class _Mix(torch.autograd.Function):
         moved = map_in_front(info, in_dims[: len(tensors)], tensors)
         outputs = _Mix.apply(*(t.flatten(0, 1) for t in moved), rows, scale, differentiable)  # type: ignore[no-untyped-call]
         return tuple(t.unflatten(0, moved[0].shape[:2]) for t in outputs), (0, 0, 0)
-
-
-def _differentiable_backward(
-    grad_y: Tensor, inputs: Sequence[Tensor], y_known: Tensor, rows: Rows, scale: float
-) -> tuple[Tensor, ...]:
-    """The gradient by the portable backend, which can be differentiated any number of times."""
-    known = rows.known
-
-    def run(*tensors: Tensor) -> Tensor:
-        return portable.mix(Inputs(*tensors[:6]), rows, scale, tensors[6] if known else None)
-
-    pull = torch.func.vjp(run, *inputs, y_known)[1]
-    *gradients, grad_known = pull(grad_y[:, :, known:])
-    return *gradients, grad_known + grad_y[:, :, :known]
 
 
 def forward(
@@ -169,21 +173,8 @@ class _Sweep:
         self.rows, self.plan, self.x = rows, rows.plan(kernel_plan), x
         self.heads, self.d, self.dk = x.shape[0] * x.shape[1], padded_size(x.shape[-1]), padded_size(q.shape[-1])
         self.scale, self.nothing = scalar(x, scale), x.new_empty((*x.shape[:2], 0, UNIT), dtype=compute_dtype(x))
-        # Wide rows and long sequences gain from large blocks, in which the windows of far strides overlap.
-        if self.plan.widest <= UNIT:
-            self.block = 128 if rows.longest <= 8192 else 512
-        else:
-            self.block = 512 if self.plan.widest <= 96 else 2048
-        self.group = UNIT
-        most = _LARGEST_AREA // (self.plan.widest + 1) // UNIT * UNIT
-        self.block = max(min(self.block, -(-rows.longest // UNIT) * UNIT, most), UNIT)
-
-    @property
-    def used(self) -> tuple[bool, ...]:
-        """Which of x, qa, ka, qb, kb matter: over a single source, a softmax is 1 whatever the scores."""
-        a = self.rows.pattern.direct == "all"
-        b = self.rows.pattern.recurrent and self.plan.widest > 1
-        return True, a, a, b, b
+        self.used = _used(rows)
+        self.block, self.group = sweep_sizes(self.plan.widest, rows.longest, rounded=len(self.plan.last_reader) > 0)
 
     def reads(self, vectors: Sequence[Tensor]) -> list[Argument]:
         read = [argument(t) for t in vectors]
@@ -199,7 +190,8 @@ class _Sweep:
         p, rows = self.plan, self.rows
         back = kernel is _backward
         shape = [p.offsets, p.table, p.starts, p.widths, *((p.within, p.last_reader) if back else ())]
-        sizes = [rows.known, p.widest, self.d, self.dk, span(self.d, self.x), span(self.dk, self.x)]
+        sizes = [rows.known, p.widest, self.d, self.dk, span(self.d, self.x)]
+        sizes += [*((pair_span(self.d, self.x),) if back else ()), span(self.dk, self.x)]
         sizes += [self.scale, rows.pattern.direct == "all", rows.pattern.recurrent, self.block, self.group]
 
         def bind(arrays: list[Array], cuts: Integers) -> Callable[..., None]:
@@ -211,26 +203,47 @@ class _Sweep:
         else:
             run_buffered(bind, arguments, self.heads, rows, scratch)
 
+    @property
+    def _area(self) -> int:
+        """Numbers in the columns of a block: `pitch_of` in `kernels/forward.py`, for the sources and the row itself."""
+        return (self.block + 2 * UNIT) * (self.plan.widest + 1)
+
     def forward_scratch(self) -> list[Array]:
-        area = self.block * (-(-(self.plan.widest + 1) // UNIT) * UNIT)
-        return [*self._empty(area, area, self.block), np.empty(self.block, dtype=np.int64)]
+        area = self._area
+        return [*self._empty(area, area, *[self.block] * 4), np.empty(self.block, dtype=np.int64)]
 
     def backward_scratch(self) -> list[Array]:
-        area = self.block * (-(-(self.plan.widest + 1) // UNIT) * UNIT)
-        kept = 0 if len(self.plan.last_reader) else self.plan.widest * (self.rows.longest + UNIT)
+        area, rounded = self._area, len(self.plan.last_reader) > 0
+        kept = area if rounded else self.plan.widest * (self.rows.longest + UNIT)
         a = kept if self.rows.pattern.direct == "all" else 0
         b = kept if self.rows.pattern.recurrent else 0
-        scored = b if self.plan.widest > 1 else 0
-        counts = [np.empty(self.block, dtype=np.int64) for _ in range(2)]
-        blocks = self._empty(*[area] * 4, *[self.block] * 3)
-        return [*blocks, *counts, *self._empty(self.rows.longest * self.d, a, b, a, scored)]
+        slopes = (0, 0) if rounded else (a, b if self.plan.widest > 1 else 0)
+        blocks, column = self._empty(*[area] * 4, *[self.block] * 5), np.empty(self.block, dtype=np.int64)
+        return [*blocks, column, *self._empty(self.rows.longest * self.d, a, b, *slopes)]
 
     def scatter_scratch(self) -> list[Array]:
         row = -(-(self.plan.widest + 1) // UNIT) * UNIT
-        return self._empty(*[row] * 4, 1, 1, self.rows.longest * self.d)
+        return self._empty(*[row] * 4, self.rows.longest * self.d)
 
     def _empty(self, *sizes: int) -> list[Array]:
         return [np.empty(size, dtype=self.scale.dtype) for size in sizes]
+
+
+def sweep_sizes(widest: int, longest: int, *, rounded: bool) -> tuple[int, int]:
+    """Rows of a block, and sources of all its rows that are taken at a time.
+
+    Where rows are read as long as they live, these few are in the first-level cache, whatever the block. At fixed
+    distances, wide rows and long sequences gain from large blocks, in which the windows of far strides overlap.
+    """
+    group = UNIT
+    if rounded:
+        block, group = 128, 4 * UNIT
+    elif widest <= UNIT:
+        block = 128 if longest <= 8192 else 512
+    else:
+        block = 512 if widest <= 96 else 2048
+    most = _LARGEST_AREA // (widest + 1) // UNIT * UNIT
+    return max(min(block, -(-longest // UNIT) * UNIT, most), UNIT), group
 
 
 def _zeros(t: Tensor) -> Tensor:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from resolvent.kernels import Kernel
-from resolvent.ops import portable
 from resolvent.ops.autograd import VmapInfo, map_in_front
 from resolvent.ops.cpu.layout import as_array
 from resolvent.ops.cpu.plan import kernel_plan
 from resolvent.ops.cpu.threads import in_threads
+from resolvent.ops.differentiable import solve_gradients
 from resolvent.ops.precision import compute_dtype
 from resolvent.ops.rows import Rows
 
@@ -51,7 +51,7 @@ class _Solve(torch.autograd.Function):
     def backward(ctx: Context, grad_y: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, y_known, y = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return *_differentiable_backward(grad_y, inputs, y_known, ctx.rows), None
+            return *solve_gradients(grad_y, inputs, y_known, ctx.rows), None
         saved = [t.detach().contiguous() for t in (*inputs, y)]
         gradients = [torch.empty_like(t).zero_() for t in saved[:3]]  # zeros_like would ask for untouched pages
         du = grad_y.detach().clone(memory_format=torch.contiguous_format)
@@ -65,21 +65,6 @@ class _Solve(torch.autograd.Function):
         moved = (t.flatten(0, 1) for t in map_in_front(info, in_dims[: len(tensors)], tensors))
         apply: Callable[..., Tensor] = _Solve.apply
         return apply(*moved, rows).unflatten(0, (info.batch_size, -1)), 0
-
-
-def _differentiable_backward(
-    grad_y: Tensor, inputs: Sequence[Tensor], y_known: Tensor, rows: Rows
-) -> tuple[Tensor, ...]:
-    """The gradient by the portable backend, which can be differentiated any number of times."""
-    known = rows.known
-
-    def run(x: Tensor, alpha: Tensor, beta: Tensor, y_before: Tensor) -> Tensor:
-        feedback = beta if rows.pattern.recurrent else None
-        return portable.solve(x, alpha, feedback, rows, y_before if known else None)
-
-    pull = torch.func.vjp(run, *inputs, y_known)[1]
-    *gradients, grad_known = pull(grad_y[:, :, known:])
-    return *gradients, grad_known + grad_y[:, :, :known]
 
 
 def _over_heads(kernel: Kernel, tensors: list[Tensor], rows: Rows) -> None:

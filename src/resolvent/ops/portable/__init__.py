@@ -13,9 +13,10 @@ from torch.nn.functional import pad
 
 from resolvent.ops.backend import Request, Token
 from resolvent.ops.inputs import Inputs, repeat_heads
-from resolvent.ops.portable.edges import blend, dots
+from resolvent.ops.portable.edges import blend
 from resolvent.ops.portable.plan import EdgePlan, edge_plan
 from resolvent.ops.portable.resolve import resolve
+from resolvent.ops.portable.scoring import PRODUCTS, Scoring
 from resolvent.ops.precision import compute_dtype
 from resolvent.ops.rows import Rows
 
@@ -37,18 +38,20 @@ def mix(inputs: Inputs, rows: Rows, scale: float, y_known: Tensor | None = None)
     return _solve(x, alpha, beta, plan, y_known).to(inputs.x.dtype)
 
 
-def coefficients(inputs: Inputs, rows: Rows, scale: float) -> tuple[Tensor, Tensor | None]:
+def coefficients(inputs: Inputs, rows: Rows, scale: float, scoring: Scoring = PRODUCTS) -> tuple[Tensor, Tensor | None]:
     """Alpha and beta of the gated softmax, laid out as for `solve`, zero beyond a row's sources."""
     dtype, plan = compute_dtype(inputs.x), edge_plan(rows, inputs.x.device)
     _, qa, ka, qb, kb, gate = (t.to(dtype) for t in inputs)
     alpha = torch.ones_like(gate)[..., None]  # a softmax over one entry, whatever its score
     if rows.pattern.direct == "all":
-        own = (qa * ka[..., rows.known :, :]).sum(-1, keepdim=True)
-        alpha = _softmax(torch.cat([own, dots(qa, ka, plan)], dim=-1) * scale, plan.direct)
+        own = scoring.of_pairs(qa, ka[..., rows.known :, :])[..., None]
+        alpha = _softmax(torch.cat([own, scoring.of_edges(qa, ka, plan)], dim=-1) * scale, plan.direct)
     if not rows.pattern.recurrent:
         return alpha, None
     g = torch.where(plan.feeds, gate, 0)[..., None]  # with nothing to feed back, all weight stays with A
-    return (1 - g) * alpha, g * (_softmax(dots(qb, kb, plan) * scale, plan.valid) if plan.width > 1 else plan.valid)
+    if plan.width <= 1:
+        return (1 - g) * alpha, g * plan.valid
+    return (1 - g) * alpha, g * _softmax(scoring.of_edges(qb, kb, plan) * scale, plan.valid)
 
 
 def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, rows: Rows, y_known: Tensor | None = None) -> Tensor:
@@ -61,7 +64,7 @@ def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, rows: Rows, y_known: Te
     return _solve(x.to(dtype), alpha.to(dtype), beta, plan, y_known).to(x.dtype)
 
 
-def step(token: Token, scale: float) -> Tensor:
+def step(token: Token, scale: float, scoring: Scoring = PRODUCTS) -> Tensor:
     """See `Backend.step`."""
     inputs = Inputs(*(t[:, :, 0] for t in token.inputs))
     dtype, heads = compute_dtype(inputs.x), inputs.heads
@@ -75,15 +78,15 @@ def step(token: Token, scale: float) -> Tensor:
     g = torch.where(feeds, gate, 0)[..., None]
     y = (1 - g) * x
     if token.direct:
-        past = (qa[:, :, None] * kept["keys_a"]).sum(-1) * scale
+        past = scoring.of_pairs(qa[:, :, None], kept["keys_a"]) * scale
         past = past.masked_fill(~valid, -torch.inf)  # after scaling: a scale may be zero or negative
-        scores = torch.cat([(qa * ka).sum(-1, keepdim=True) * scale, past], dim=-1)
+        scores = torch.cat([scoring.of_pairs(qa, ka)[..., None] * scale, past], dim=-1)
         values = torch.cat([x[:, :, None], kept["values"]], dim=2)
         y = (1 - g) * (scores.softmax(-1)[..., None] * values).sum(2)
     if token.recurrent and slots.shape[1]:
         weights = valid.to(dtype)  # one read at most
         if "keys_b" in kept:
-            weights = _softmax((qb[:, :, None] * kept["keys_b"]).sum(-1) * scale, valid)
+            weights = _softmax(scoring.of_pairs(qb[:, :, None], kept["keys_b"]) * scale, valid)
         y = y + g * (weights[..., None] * kept["outputs"]).sum(2)
     y = y.to(inputs.x.dtype)
     _write(token, {"values": inputs.x, "keys_a": inputs.ka, "outputs": y, "keys_b": inputs.kb})

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from resolvent.analysis.figures.palette import GRID
+from resolvent.analysis.figures.palette import INK as _INK
+from resolvent.analysis.figures.palette import PALE as _PALE
 from resolvent.studies.grade import mean
 from resolvent.studies.incontext.results import InContextResult, ReaderResult, Setting, readers
 from resolvent.studies.incontext.theory import reach_lines
@@ -16,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INK, _PALE = "#1b1f24", "#6b7280"
 _LABELS = {ORACLE: "knows the chain", PAST: "Bayes, all of the past"}
 _MARKERS = {"s": "attention, no feedback", "o": "recurrent, every position kept", "D": "recurrent, small cache"}
 Groups = Mapping[Setting, Sequence[InContextResult]]
@@ -183,6 +185,6 @@ def _dashes(reader: str) -> str:
 
 def _style(axes: Axes, x: str) -> None:
     axes.set_xlabel(x, fontsize=9)
-    axes.grid(color="#e8eaee", lw=0.7)
+    axes.grid(color=GRID, lw=0.7)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(which="both", labelsize=8)

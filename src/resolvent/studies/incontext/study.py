@@ -14,6 +14,12 @@ from resolvent.studies.incontext.results import results
 from resolvent.studies.study import Claims, Option, Selection, Study, StudyFigure, StudyPlan, StudyReport, provenance
 from resolvent.train.record import Record
 
+_COMPLEXITY = "Lower left is better; no reader of the past can be below the solid line."
+_POSITION = (
+    "Lines that go on falling make use of more of the past; the solid black one is the best that counting can do."
+)
+_BUDGET = "Distance from the best possible: what flattens has learned what it can, what falls has not."
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +48,11 @@ class InContextStudy(Study):
         each = [made for group in groups.values() for made in (table.table(group), table.by_position(group))]
         beside = (theory.reach_table(first), theory.spectrum_table(first), theory.fit_table(groups))
         drawn = [
-            StudyFigure("perplexity against complexity", partial(figures.complexity_figure, first), published=True),
-            StudyFigure("loss by position", partial(figures.position_figure, first), published=True),
+            StudyFigure("perplexity against complexity", partial(figures.complexity_figure, first), True, _COMPLEXITY),
+            StudyFigure("loss by position", partial(figures.position_figure, first), True, _POSITION),
         ]
         if figures.varies(groups):
-            drawn.append(StudyFigure("loss by budget", partial(figures.budget_figure, groups), published=True))
+            drawn.append(StudyFigure("loss by budget", partial(figures.budget_figure, groups), True, _BUDGET))
         if theory.reach_lines(first[0]):
             drawn.append(StudyFigure("loss by position, and reach", partial(figures.reach_figure, first)))
         return StudyReport(

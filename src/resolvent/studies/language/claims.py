@@ -225,33 +225,6 @@ class Overflows(Statement):
         return "circumvented" if sound else "open"
 
 
-@final
-@dataclass(frozen=True)
-class Keeps(Statement):
-    """The longest contexts against those of the trained length: the same models on the same targets, seed by seed."""
-
-    rule = (
-        f"Keeps: for no seed is the perplexity in the longest contexts above that at the trained length by more than "
-        f"{MARGIN:.1%}; contradicted if it is for all, or by more than {SINGLE:.0%} for a single one. Anything else "
-        "is open."
-    )
-
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.name} keeps its perplexity"
-
-    def grade(self, variants: Variants) -> Grade:
-        if self.name not in variants:
-            return "not run"
-        gains, trained = [], variants[self.name].context
-        for run in variants[self.name].runs:
-            losses = {each.context: each.loss for each in run.record.lengths}
-            if max(losses, default=0) > trained:
-                gains.append(losses[trained] - losses[max(losses)])
-        return no_worse(gains, [0.0] * len(gains), PERPLEXITY)
-
-
 _CACHE = ("exponential", "exponential+cache"), ("quadratic", "quadratic+cache")
 
 PARETO: tuple[Statement, ...] = (
@@ -280,19 +253,6 @@ def pareto(_: Sequence[Variant]) -> list[Statement]:
     return list(PARETO)
 
 
-def mamba(_: Sequence[Variant]) -> list[Statement]:
-    """Each of Mamba's rules beside the paper's where gates start alike; the last has 16 × the cache."""
-    source = "appendix, Table 2: at first order Mamba's rule gives a small yet noticeable gain"
-    pairs = (
-        ("mamba1:state=1", "softmax:gate=mamba"),
-        ("mamba2:state=1", "softmax:gate=mamba"),
-        ("mamba1:state=1,decay=0.5", "softmax"),
-        ("mamba1:conv=4,state=1,decay=0.5", "softmax:conv=4"),
-        ("mamba2", "softmax"),
-    )
-    return [LikeForLike(source, *(name_of("first-order", rule) for rule in pair)) for pair in pairs]
-
-
 def sharing(variants: Sequence[Variant]) -> list[Statement]:
     """For every structure in the records, and every rule that ties."""
     tied = dict.fromkeys(variant.rule for variant in variants if variant.rule.startswith("tied")) or ["tied"]
@@ -318,11 +278,6 @@ def normalization(variants: Sequence[Variant]) -> list[Statement]:
         *(Compared("asked, not claimed: a gate is better than a softmax over T", name, name_of(name, "joint"))
           for name in names),
     ]  # fmt: skip
-
-
-def length(variants: Sequence[Variant]) -> list[Statement]:
-    """For every variant in the records."""
-    return [Keeps("asked, not claimed: models hold in longer contexts", variant.name) for variant in variants]
 
 
 def structures(variants: Sequence[Variant]) -> Iterator[str]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from resolvent.analysis.figures.palette import GRID
+from resolvent.analysis.figures.palette import INK as _INK
+from resolvent.analysis.figures.palette import PALE as _PALE
 from resolvent.errors import SettingError
 from resolvent.studies.grade import mean
 from resolvent.studies.language.figures import color_of, place_labels
@@ -14,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_INK, _PALE = "#1b1f24", "#6b7280"
 # The paper's regimes. A width k is a constant to us, so fixed widths above one are told apart from first order here.
 REGIMES = ("O(1)", "O(k)", "O(log n)", "O(√n)", "O(n)")
 _KINDS = {"attention": ("s", -0.32), "recurrent": ("o", 0.0), "cache-efficient": ("D", 0.24)}  # marker, shift
@@ -77,5 +79,5 @@ def _panel(axes: Axes, variants: Sequence[Variant]) -> None:
     axes.margins(y=0.14)
     axes.tick_params(axis="y", labelsize=9)
     axes.tick_params(axis="x", length=0)
-    axes.grid(axis="y", color="#e8eaee", lw=0.7)
+    axes.grid(axis="y", color=GRID, lw=0.7)
     axes.spines[["top", "right"]].set_visible(False)

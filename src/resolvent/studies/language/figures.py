@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from resolvent.patterns import PAPER_STRUCTURES
+from resolvent.analysis.figures.palette import GRID, RULE, color_of_structure
+from resolvent.analysis.figures.palette import INK as _INK
+from resolvent.analysis.figures.palette import PALE as _PALE
 from resolvent.studies.grade import mean
 from resolvent.studies.language.variants import Variant
-from resolvent.studies.page import COLORS
 from resolvent.text.batches import perplexity
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from matplotlib.text import Annotation
     from matplotlib.transforms import Bbox
 
-_INK, _PALE = "#1b1f24", "#6b7280"
+# What to see in each figure.
+PARETO = "Lower left is better: the line joins what nothing beats at its cost, in time or in memory."
+RULES = "A dot is a seed, a bar their mean: where dots overlap, rules are not told apart."
+LENGTH = "What stays flat right of the dotted line holds beyond the length that it was trained on."
 _MARKERS = {"attention": "s", "recurrent": "o", "cache-efficient": "D"}
 _FAR = 14  # points of type
 # Offsets of a label from its point, in points of type: the first that is free is taken.
@@ -111,7 +115,7 @@ def rules_figure(variants: Sequence[Variant]) -> Figure:
     axes.margins(x=0.12)
     for row in range(1, len(ordered)):
         if ordered[row].structure != ordered[row - 1].structure:
-            axes.axhline(row - 0.5, color="#d5d9df", lw=0.8)
+            axes.axhline(row - 0.5, color=RULE, lw=0.8)
     label_axes(axes, "perplexity, validation: every seed, and the mean", "")
     axes.tick_params(axis="y", labelsize=9)
     return figure
@@ -122,16 +126,14 @@ def length_figure(variants: Sequence[Variant]) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogFormatter
 
+    from resolvent.analysis.figures.labels import end_labels
+
     figure = Figure(figsize=(13, 5), layout="constrained")
     first, second = figure.subplots(1, 2, sharey=True)
     n = variants[0].context
     for variant in variants:
-        color, style = color_of(variant, variants), "--" if variant.kind == "cache-efficient" else "-"
-        positions = by_position(variant)
-        for axes, line in ((first, positions), (second, [(c, variant.at_length(c)) for c in variant.lengths])):
-            xs, means = [x for x, _ in line], [mean(values) for _, values in line]
-            axes.plot(xs, means, style, color=color, marker=".", lw=1.5, label=variant.name)
-            axes.fill_between(xs, [min(v) for _, v in line], [max(v) for _, v in line], color=color, alpha=0.15, lw=0)
+        band(first, variant, variants, by_position(variant), variant.name)
+        band(second, variant, variants, [(c, variant.at_length(c)) for c in variant.lengths])
     for axes in (first, second):
         axes.axvline(n, color=_INK, lw=0.9, ls=":")
         axes.set_yscale("log")
@@ -146,7 +148,8 @@ def length_figure(variants: Sequence[Variant]) -> Figure:
                    textcoords="offset points", va="top", fontsize=8, color=_PALE)  # fmt: skip
     label_axes(first, f"position in contexts of {lengths[-1]:,} tokens", "perplexity, validation")
     label_axes(second, "length of the context, all positions", "")
-    figure.legend(*first.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=9)
+    ends = [(v.lengths[-1], mean(v.at_length(v.lengths[-1])), v.name, color_of(v, variants)) for v in variants]
+    end_labels(second, ends)
     return figure
 
 
@@ -159,10 +162,20 @@ def by_position(variant: Variant) -> list[tuple[float, list[float]]]:
     ]
 
 
+def band(
+    axes: Axes, variant: Variant, among: Sequence[Variant], points: Sequence[tuple[float, list[float]]],
+    label: str | None = None,
+) -> None:  # fmt: skip
+    """Means over seeds along x, and a band from the least to the most; dashes where a cache is efficient."""
+    xs, color = [x for x, _ in points], color_of(variant, among)
+    dashes = "--" if variant.kind == "cache-efficient" else "-"
+    axes.plot(xs, [mean(values) for _, values in points], dashes, color=color, marker=".", lw=1.5, label=label)
+    axes.fill_between(xs, [min(v) for _, v in points], [max(v) for _, v in points], color=color, alpha=0.15, lw=0)
+
+
 def color_of(variant: Drawn, among: Sequence[Drawn]) -> str:
     """The paper's structures have the same colors in all figures."""
-    known = [*PAPER_STRUCTURES, *dict.fromkeys(v.structure for v in among if v.structure not in PAPER_STRUCTURES)]
-    return COLORS[known.index(variant.structure) % len(COLORS)]
+    return color_of_structure(variant.structure, [each.structure for each in among])
 
 
 def _points(axes: Axes, variants: Sequence[Variant], cost: Callable[[Variant], float]) -> None:
@@ -247,6 +260,6 @@ def label_axes(axes: Axes, x: str, y: str) -> None:
     """Labels, and what all panels look like."""
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
-    axes.grid(color="#e8eaee", lw=0.7)
+    axes.grid(color=GRID, lw=0.7)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(which="both", labelsize=8)

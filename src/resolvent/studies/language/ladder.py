@@ -11,13 +11,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
+from resolvent.analysis.figures.palette import PALE
 from resolvent.fields import as_mapping
 from resolvent.files import require_writable, write_text
-from resolvent.studies.grade import Grade, better, mean
+from resolvent.studies.grade import Grade, better
 from resolvent.studies.grid import Cell, finished
 from resolvent.studies.language import claims, lengths, table
 from resolvent.studies.language.claims import PERPLEXITY, Statement, Variants
-from resolvent.studies.language.figures import color_of, label_axes
+from resolvent.studies.language.figures import band, label_axes
 from resolvent.studies.language.presets import PRESETS
 from resolvent.studies.language.study import TextStudy
 from resolvent.studies.language.table import Column, spread
@@ -29,12 +30,10 @@ from resolvent.train.record import Record
 from resolvent.untrusted import read
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _FILE, _VERSION = "reach.json", 1
 _CACHE = "n-gram cache"
-_GREY = "#6b7280"
 STRUCTURES = ("attention", "dense", "first-order", "order:8", "exponential+cache", "quadratic+cache")
 
 
@@ -74,7 +73,7 @@ def _reach(text: Text, out: Path) -> Reach:
 
 def gains(run: TextRun) -> dict[int, float]:
     """Nats per token that longer contexts gain over the shortest one, by context."""
-    losses = {each.context: each.loss for each in run.record.lengths}
+    losses = {each.context: each.loss for each in run.lengths}
     return {context: losses[min(losses)] - loss for context, loss in losses.items()}
 
 
@@ -119,7 +118,7 @@ def notes(variants: Sequence[Variant]) -> list[str]:
     offered, runs = variants[0].runs[0].record.reach, variants[0].runs
     epochs = runs[0].record.tokens / offered.trained if offered is not None else None
     of_text = f" {offered.reading}" if offered is not None else ""
-    scored = runs[0].record.lengths[0].tokens if runs[0].record.lengths else 0
+    scored = runs[0].lengths[0].tokens if runs[0].lengths else 0
     return [
         "Mixing: multiply-adds per token along the sequence, forward, in all layers, mean over the context. Cache: of "
         "all layers for one sequence as long as the context, float32. Columns with a number: perplexity of the same "
@@ -140,7 +139,7 @@ class UsesContext(Statement):
     rule = (
         "Uses its context: for every seed the perplexity given the longest context is below that given the shortest by "
         f"more than {claims.MARGIN:.1%}, or {claims.SINGLE:.0%} for a single seed; contradicted if it is above by as "
-        "much. Anything else is open."
+        "much. All else is open."
     )
 
     name: str
@@ -166,14 +165,13 @@ def ladder_figure(variants: Sequence[Variant]) -> Figure:
     figure = Figure(figsize=(15, 4.9), layout="constrained")
     first, second, third = figure.subplots(1, 3)
     for variant in variants:
-        color, line = color_of(variant, variants), "--" if variant.kind == "cache-efficient" else "-"
         losses = [(c, [_loss_at(run, c) for run in variant.runs]) for c in variant.lengths]
         gained = [(c, [gains(run)[c] for run in variant.runs]) for c in variant.lengths]
-        _band(first, losses, color, line, variant.name)
-        _band(second, gained, color, line)
-        _band(third, _during_training(variant), color, line)
+        band(first, variant, variants, losses, variant.name)
+        band(second, variant, variants, gained)
+        band(third, variant, variants, _during_training(variant))
     offered = gains_offered(variants)
-    second.plot(list(offered), list(offered.values()), ":", color=_GREY, lw=2, marker=".", label=_CACHE)
+    second.plot(list(offered), list(offered.values()), ":", color=PALE, lw=2, marker=".", label=_CACHE)
     for axes in (first, second):
         axes.set_xscale("log", base=2)
         axes.set_xticks(variants[0].lengths, [f"{context:,}" for context in variants[0].lengths])
@@ -189,7 +187,7 @@ def ladder_figure(variants: Sequence[Variant]) -> Figure:
 
 
 def _loss_at(run: TextRun, context: int) -> float:
-    return next(each.loss for each in run.record.lengths if each.context == context)
+    return next(each.loss for each in run.lengths if each.context == context)
 
 
 def _during_training(variant: Variant) -> list[tuple[float, list[float]]]:
@@ -203,15 +201,6 @@ def _during_training(variant: Variant) -> list[tuple[float, list[float]]]:
     return rows
 
 
-def _band(
-    axes: Axes, points: Sequence[tuple[float, list[float]]], color: str, line: str, name: str | None = None
-) -> None:
-    """Means, and a band from the least to the most."""
-    xs = [x for x, _ in points]
-    axes.plot(xs, [mean(values) for _, values in points], line, color=color, lw=1.5, marker=".", ms=4, label=name)
-    axes.fill_between(xs, [min(v) for _, v in points], [max(v) for _, v in points], color=color, alpha=0.15, lw=0)
-
-
 LADDER = TextStudy(
     name="ladder",
     title="what a longer context is worth",
@@ -223,6 +212,7 @@ LADDER = TextStudy(
     notes=notes,
     statements=statements,
     figure=ladder_figure,
+    caption="In the middle, what more context gains; dotted, what the text offers to a cache of n-grams.",
     measuring=measuring,
     breakdown=breakdown,
     presets=tuple((name, PRESETS[name].about) for name in ("python", *(n for n in PRESETS if n != "python"))),

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from resolvent.errors import SettingError
 from resolvent.fields import as_mapping
 from resolvent.files import require_writable, write_text
+from resolvent.model.config import ModelConfig
+from resolvent.rules.rope import rope_setting
 from resolvent.studies.grid import Cell
-from resolvent.tasks.text import HELD_OUT, Text, require_text
+from resolvent.tasks.text import HELD_OUT, require_text
 from resolvent.train import version1
-from resolvent.train.config import TrainConfig
 from resolvent.train.evaluations import TextEvaluation
 from resolvent.train.record import Record
 from resolvent.untrusted import read
@@ -33,8 +36,9 @@ TIMES = (1, 2, 4, 8)
 SHORTEST = 32  # tokens of context
 _SCORED = 8  # targets of each window, in shorter contexts
 
-Evaluations = dict[int, TextEvaluation]  # by context
-Evaluate = Callable[["LanguageModel", Text, int, TrainConfig], TextEvaluation]  # a model, in contexts of one length
+Condition = tuple[int, str]  # a context, and a rope where it is not the one trained with
+Evaluations = dict[Condition, TextEvaluation]
+Evaluate = Callable[["LanguageModel", int], TextEvaluation]  # a model, in contexts of one length
 
 
 def contexts(cell: Cell, times: Sequence[int]) -> list[int]:
@@ -51,13 +55,75 @@ def contexts(cell: Cell, times: Sequence[int]) -> list[int]:
     return [text.context * factor for factor in sorted({1, *times})]
 
 
-def measured(cell: Cell, times: Sequence[int] = TIMES, advance: Callable[[], None] = lambda: None) -> Record:
+def has_positions(model: ModelConfig) -> bool:
+    """Whether any layer scores what it reads: first order, for one, has nothing that positions could turn."""
+    needs = [model.rule_of(layer).needs(p) for layer in range(model.layers) for p in model.patterns_of(layer)]
+    return any(each.a or each.b for each in needs)
+
+
+@final
+@dataclass(frozen=True)
+class LengthPlan:
+    """What is measured of a trained model.
+
+    times   multiples of the trained length
+    ropes   rotary positions that the same weights are measured with, beside those they were trained with, if these were
+            a base as it is
+    tokens  of the held-out text, the first ones; None for all
+    """
+
+    times: tuple[int, ...] = TIMES
+    ropes: tuple[str, ...] = ()
+    tokens: int | None = None
+
+    def conditions(self, cell: Cell) -> list[Condition]:
+        """Contexts and ropes, or an error that says why not."""
+        model, lengths = cell.config.model, contexts(cell, self.times)
+        others = self.ropes if isinstance(model.rope, int | float) and has_positions(model) else ()
+        for rope in others:
+            dataclasses.replace(model, rope=rope_setting(rope))  # or an error
+        return [(context, rope) for rope in dict.fromkeys(["", *others]) for context in lengths]
+
+    def count(self, cell: Cell) -> int:
+        """How many evaluations that is, or an error that says why not."""
+        self.targets(cell)
+        return len(self.conditions(cell))
+
+    def batches(self, cell: Cell, context: int) -> int | None:
+        """How many batches there are; None for all."""
+        return None if self.tokens is None else self.tokens // (context * _batch(cell, context))
+
+    def targets(self, cell: Cell) -> int:
+        """How many tokens are predicted: the same at every length."""
+        count = require_text(cell.config.task).opened.counts[HELD_OUT].tokens - 1
+        if self.tokens is None:
+            return count
+        sizes = [context * _batch(cell, context) for context in contexts(cell, self.times)]
+        if not max(sizes) <= self.tokens <= count or any(self.tokens % size for size in sizes):
+            raise SettingError(
+                f"the same tokens must fill batches of every length: expected --tokens as a multiple of "
+                f"{math.lcm(*sizes):,}, at most {count:,}, got {self.tokens:,}."
+            )
+        return self.tokens
+
+
+ALL = LengthPlan()
+
+
+def measured(cell: Cell, plan: LengthPlan = ALL, advance: Callable[[], None] = lambda: None) -> Record:
     """The record of a finished cell, with evaluations of its model on held-out text in contexts of each length.
 
     Every target counts once at every length. What was measured before, and by the run itself at its own length, is
     read.
     """
-    return _measured(cell, FILE, contexts(cell, times), _on_all_targets, advance, keeps_own=True)
+
+    def evaluate(model: LanguageModel, context: int) -> TextEvaluation:
+        from resolvent.train.perplexity import on_text
+
+        text, precision = require_text(cell.config.task).changed({"context": context}), cell.config.train.precision
+        return on_text(model, text, _batch(cell, context), precision=precision, batches=plan.batches(cell, context))
+
+    return _measured(cell, FILE, plan.conditions(cell), evaluate, advance, plan.targets(cell))
 
 
 def shorter_contexts(cell: Cell) -> list[int]:
@@ -75,41 +141,50 @@ def shorter_contexts(cell: Cell) -> list[int]:
 
 def measured_on_same_targets(cell: Cell, advance: Callable[[], None] = lambda: None) -> Record:
     """The record of a finished cell, with evaluations of its model on the same targets in contexts of each length."""
-    return _measured(cell, SHORTER_FILE, shorter_contexts(cell), _on_same_targets, advance, keeps_own=False)
+    text, precision = require_text(cell.config.task), cell.config.train.precision
+    scored = min(_SCORED, max(text.context // 8, 1))
+
+    def evaluate(model: LanguageModel, context: int) -> TextEvaluation:
+        from resolvent.train.perplexity import on_last_targets
+
+        return on_last_targets(model, text, context, _batch(cell, context), scored, precision=precision)
+
+    conditions = [(context, "") for context in shorter_contexts(cell)]
+    return _measured(cell, SHORTER_FILE, conditions, evaluate, advance)
 
 
-def _on_all_targets(model: LanguageModel, text: Text, context: int, settings: TrainConfig) -> TextEvaluation:
-    from resolvent.train.perplexity import on_text
-
-    batch = max(settings.batch * text.context // context, 1)  # as many tokens at once as in training
-    return on_text(model, text.changed({"context": context}), batch, precision=settings.precision)
-
-
-def _on_same_targets(model: LanguageModel, text: Text, context: int, settings: TrainConfig) -> TextEvaluation:
-    from resolvent.train.perplexity import on_last_targets
-
-    batch, scored = max(settings.batch * text.context // context, 1), min(_SCORED, max(text.context // 8, 1))
-    return on_last_targets(model, text, context, batch, scored, precision=settings.precision)
+def _batch(cell: Cell, context: int) -> int:
+    """Sequences at once: as many tokens as in training."""
+    return max(cell.config.train.batch * require_text(cell.config.task).context // context, 1)
 
 
 def _measured(
-    cell: Cell, file: str, lengths: Sequence[int], evaluate: Evaluate, advance: Callable[[], None], *, keeps_own: bool
+    cell: Cell, file: str, conditions: Sequence[Condition], evaluate: Evaluate, advance: Callable[[], None],
+    targets: int | None = None,
 ) -> Record:  # fmt: skip
-    """With an evaluation at each length; at the trained one it is the run's own, if that is of the same kind."""
+    """With an evaluation in each condition, of so many `targets`: those that have others are made again.
+
+    The run's own is taken at the trained length if it has as many. Without a number, what was measured before is taken
+    as it is, and the run's own, which is of another kind, is not.
+    """
     record = cell.record()
     if record is None:
         raise SettingError(f"{cell.name} is not finished: expected a record in {cell.folder}.")
     text, own, model = require_text(cell.config.task), _evaluation(record), None
-    evaluations = _read(cell.folder / file, own) | ({text.context: own} if keeps_own else {})
-    for context in lengths:
-        if context not in evaluations:
+    evaluations = _read(cell.folder / file, own)
+    if own.tokens == targets:
+        evaluations[text.context, ""] = own
+    for context, rope in conditions:
+        known = evaluations.get((context, rope))
+        if known is None or targets not in (None, known.tokens):
             if model is None:
                 require_writable(cell.folder)
                 model = _load(cell)
-            evaluations[context] = evaluate(model, text, context, cell.config.train)
+            made = evaluate(model.with_rope(rope_setting(rope)) if rope else model, context)
+            evaluations[context, rope] = dataclasses.replace(made, rope=rope)
             _write(cell.folder / file, own, evaluations)
         advance()
-    return dataclasses.replace(record, lengths=tuple(evaluations[context] for context in lengths))
+    return dataclasses.replace(record, lengths=tuple(evaluations[each] for each in conditions))
 
 
 def _evaluation(record: Record) -> TextEvaluation:
@@ -119,7 +194,7 @@ def _evaluation(record: Record) -> TextEvaluation:
 
 
 def _write(path: Path, own: TextEvaluation, evaluations: Evaluations) -> None:
-    lengths = {str(context): evaluation.to_dict() for context, evaluation in evaluations.items()}
+    lengths = {f"{context} {rope}".strip(): each.to_dict() for (context, rope), each in evaluations.items()}
     write_text(path, json.dumps({"version": VERSION, "loss": own.loss, "lengths": lengths}, indent=1) + "\n")
 
 
@@ -130,10 +205,15 @@ def _read(path: Path, own: TextEvaluation) -> Evaluations:
     try:
         content = as_mapping(read(path), "measurements")
         version, lengths = content.get("version", 1), as_mapping(content.get("lengths"), "lengths")
-        evaluations = {int(key): _from_dict(as_mapping(value, key), version) for key, value in lengths.items()}
+        evaluations = {_key(key): _from_dict(as_mapping(value, key), version) for key, value in lengths.items()}
     except ValueError as error:
         raise SettingError(f"{path} is damaged ({error}): delete it to measure again.") from error
     return evaluations if content.get("loss") == own.loss else {}
+
+
+def _key(text: str) -> Condition:
+    context, _, rope = text.partition(" ")
+    return int(context), rope
 
 
 def _from_dict(values: Mapping[str, object], version: object) -> TextEvaluation:

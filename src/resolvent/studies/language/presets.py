@@ -51,6 +51,13 @@ _TRAIN = TrainConfig(steps=1500, warmup=150, learning_rate=3e-3, batch=8, beta_2
 
 PRESETS: dict[str, TextPreset] = {
     "quick": TextPreset("minutes on two cores", ModelConfig(layers=2, dim=96, heads=3), _TRAIN, 256),
+    "small": TextPreset(
+        "contexts of 128, three seeds; under a minute of one core for most runs",
+        ModelConfig(layers=2, dim=64, heads=2),
+        dataclasses.replace(_TRAIN, steps=600, warmup=60, eval_every=200, checkpoint_every=200),
+        128,
+        seeds=3,
+    ),
     "laptop": TextPreset(
         "ten to thirty minutes of one core for each run",
         ModelConfig(layers=4, dim=128, heads=4),

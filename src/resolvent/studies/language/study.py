@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from resolvent.errors import SettingError
 from resolvent.patterns import PAPER_STRUCTURES, pattern
+from resolvent.rules.rope import rope_label, rope_setting
 from resolvent.studies.grid import Cell, finished, folder_of, slug
-from resolvent.studies.language import claims, figures, lengths, table
+from resolvent.studies.language import claims, figures, lengths, mamba, positions, table
 from resolvent.studies.language.claims import Statement
+from resolvent.studies.language.lengths import LengthPlan
 from resolvent.studies.language.presets import PRESETS, preset_of, run_config, with_parameters_of
 from resolvent.studies.language.table import Column
 from resolvent.studies.language.variants import Variant, name_of, variants
@@ -62,6 +65,8 @@ class TextStudy(Study):
                 it in tables of its own
     rates       learning rates of rules, as multiples of the preset's, where they were chosen for each
     matched     whether MLPs are as wide as gives every rule the parameters of the first one
+    beside      structures with one rule each that are run, too, unless structures or rules are chosen; if matched, with
+                the parameters of the first structure and rule
     first_seed  of the published runs, where the preset's was used to choose settings
     """
 
@@ -70,11 +75,13 @@ class TextStudy(Study):
     notes: Callable[[Sequence[Variant]], list[str]]
     statements: Callable[[Sequence[Variant]], list[Statement]]
     figure: Callable[[Sequence[Variant]], Figure]
+    caption: str  # what to see in the figure
     rules: tuple[str, ...] = ("softmax",)
     measuring: Callable[[Sequence[Cell], Selection, Path], tuple[Measure, int]] | None = None
     breakdown: Callable[[Sequence[Variant]], tuple[TextTable, ...]] = lambda _: ()
     rates: Mapping[str, float] = field(default_factory=dict)
     matched: bool = False
+    beside: tuple[tuple[str, str], ...] = ()
     first_seed: int | None = None
     options: tuple[Option, ...] = _TEXT_OPTIONS
     presets: tuple[tuple[str, str], ...] = _PRESETS
@@ -86,7 +93,8 @@ class TextStudy(Study):
         out = selection.out or Path("out") / f"language-{preset}-{selection.corpus.resolve().name}"
         cells = self.cells(
             preset, str(selection.corpus), out, structures=selection.structures, rules=selection.rules,
-            seeds=selection.seeds, first_seed=selection.first_seed, rates=selection.rates, changes=selection.changes,
+            seeds=selection.seeds, first_seed=selection.first_seed, rates=selection.rates, ropes=selection.ropes,
+            changes=selection.changes,
         )  # fmt: skip
         if self.measuring is None:
             return StudyPlan(preset, about, out, cells)
@@ -95,7 +103,7 @@ class TextStudy(Study):
     def cells(
         self, preset: str, corpus: str, out: Path, *, structures: Sequence[str] | None = None,
         rules: Sequence[str] | None = None, seeds: int | None = None, first_seed: int | None = None,
-        rates: Path | None = None, changes: Sequence[str] = (),
+        rates: Path | None = None, ropes: Sequence[str] | None = None, changes: Sequence[str] = (),
     ) -> list[Cell]:  # fmt: skip
         """Every run, seed by seed, so that a study that is stopped has complete comparisons."""
         size = preset_of(preset)
@@ -103,22 +111,36 @@ class TextStudy(Study):
         text, tuned = Text(corpus, size.context).prepared(), _rates(rates, preset)
         first = next(seed for seed in (first_seed, self.first_seed, size.first_seed) if seed is not None)
 
-        def config(structure: str, rule: str, seed: int) -> RunConfig:
+        def config(structure: str, rule: str, seed: int, rope: str) -> RunConfig:
             factor = (
                 self.rates.get(rule, 1.0) * (tuned(structure) or size.train.learning_rate) / size.train.learning_rate
             )
             made = run_config(size, text, structure, seed, rule, factor).changed(changes)
-            if not self.matched or rule == self.rules[0]:
+            if rope:
+                made = made.updated({"model": {"rope": rope_setting(rope)}})
+            reference = self.structures[0] if (structure, rule) in self.beside else structure
+            if not self.matched or (structure, rule) == (reference, self.rules[0]):
                 return made
-            return with_parameters_of(made, run_config(size, text, structure, seed, self.rules[0]).changed(changes))
+            return with_parameters_of(made, run_config(size, text, reference, seed, self.rules[0]).changed(changes))
 
-        return [
-            Cell("text", name_of(str(pattern(structure)), rule), seed, config(structure, rule, seed).prepared(),
-                 folder_of(out / "runs", structure) / slug(rule) / f"seed{seed}")
-            for seed in range(first, first + (seeds or size.seeds))
-            for structure in dict.fromkeys(pattern(each).spelling for each in structures or self.structures)
-            for rule in dict.fromkeys(rules or self.rules)
-        ]  # fmt: skip
+        made: dict[Path, Cell] = {}
+        for seed in range(first, first + (seeds or size.seeds)):
+            for (structure, rule), rope in product(self._pairs(structures, rules), dict.fromkeys(ropes or ("",))):
+                own = config(structure, rule, seed, rope).prepared()
+                if not lengths.has_positions(own.model):  # which are the same whatever positions are
+                    own = config(structure, rule, seed, "").prepared()
+                label = rope_label(own.model.rope) if ropes else ""
+                folder = folder_of(out / "runs", structure) / "-".join(filter(None, [slug(rule), slug(label)]))
+                name = name_of(str(pattern(structure)), rule, label)
+                cell = Cell("text", name, seed, own, folder / f"seed{seed}")
+                made.setdefault(cell.folder, cell)
+        return list(made.values())
+
+    def _pairs(self, structures: Sequence[str] | None, rules: Sequence[str] | None) -> list[tuple[str, str]]:
+        """Structures and rules, each pair once."""
+        spelled = [pattern(each).spelling for each in structures or self.structures]
+        beside = () if structures or rules else self.beside
+        return list(dict.fromkeys([*product(spelled, rules or self.rules), *beside]))
 
     def report(self, records: Sequence[Record]) -> StudyReport:
         groups = variants(records)
@@ -129,7 +151,7 @@ class TextStudy(Study):
             captions=notes,
             notes=notes,
             claims=self._claims(groups),
-            figures=(StudyFigure(self.title, partial(self.figure, groups), published=True),),
+            figures=(StudyFigure(self.title, partial(self.figure, groups), True, self.caption),),
             spreadsheet=table.spreadsheet(groups),
         )
 
@@ -140,13 +162,15 @@ class TextStudy(Study):
 
 
 def _in_longer_contexts(cells: Sequence[Cell], selection: Selection, _: Path) -> tuple[Measure, int]:
-    """Multiples of the trained length. Those that do not fit raise an error, before anything is trained."""
-    times = tuple(selection.times or lengths.TIMES)
+    """Multiples of the trained length. What does not fit raises an error, before anything is trained."""
+    plan = LengthPlan(
+        tuple(selection.times or lengths.TIMES), tuple(selection.evaluated_ropes or ()), selection.tokens
+    )  # fmt: skip
 
     def measure(advance: Callable[[], None]) -> list[Record]:
-        return [lengths.measured(cell, times, advance) for cell in finished(cells)]
+        return [lengths.measured(cell, plan, advance) for cell in finished(cells)]
 
-    return measure, len(cells) * len(lengths.contexts(cells[0], times))
+    return measure, sum(plan.count(cell) for cell in cells)
 
 
 def _rates(path: Path | None, preset: str) -> Callable[[str], float | None]:
@@ -181,6 +205,7 @@ PARETO = TextStudy(
     notes=table.pareto_notes,
     statements=claims.pareto,
     figure=figures.pareto_figure,
+    caption=figures.PARETO,
 )
 MAMBA = TextStudy(
     name="mamba",
@@ -188,15 +213,16 @@ MAMBA = TextStudy(
     about="First order with the paper's rule, Mamba's and Mamba-2's, at equal parameters: the paper's ablation.",
     page="mamba.html",
     structures=("first-order",),
-    rules=("softmax", "softmax:gate=mamba", "mamba1:state=1", "mamba1:state=1,decay=0.5", "mamba2:state=1",
-           "softmax:conv=4", "mamba1:conv=4,state=1,decay=0.5", "mamba2"),
-    columns=table.mamba_columns,
-    notes=table.mamba_notes,
-    statements=claims.mamba,
+    rules=mamba.RULES,
+    beside=((mamba.SAME_CACHE, "softmax"),),
+    columns=mamba.columns,
+    notes=mamba.notes,
+    statements=mamba.statements,
     figure=figures.rules_figure,
+    caption=figures.RULES,
     matched=True,
     first_seed=10,
-)  # fmt: skip
+)
 SHARING = TextStudy(
     name="sharing",
     title="A tied to B",
@@ -208,6 +234,7 @@ SHARING = TextStudy(
     notes=table.rule_notes,
     statements=claims.sharing,
     figure=figures.rules_figure,
+    caption=figures.RULES,
 )
 NORMALIZATION = TextStudy(
     name="normalization",
@@ -220,6 +247,7 @@ NORMALIZATION = TextStudy(
     notes=table.rule_notes,
     statements=claims.normalization,
     figure=figures.rules_figure,
+    caption=figures.RULES,
 )
 LENGTH = TextStudy(
     name="length",
@@ -229,8 +257,10 @@ LENGTH = TextStudy(
     structures=tuple(PAPER_STRUCTURES),
     columns=table.length_columns,
     notes=table.length_notes,
-    statements=claims.length,
-    figure=figures.length_figure,
+    statements=positions.statements,
+    figure=positions.figure,
+    caption=figures.LENGTH,
+    breakdown=positions.tables,
     measuring=_in_longer_contexts,
-    options=(*_TEXT_OPTIONS, "times"),
+    options=(*_TEXT_OPTIONS, "times", "ropes", "evaluated_ropes", "tokens"),
 )

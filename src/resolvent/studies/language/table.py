@@ -8,7 +8,7 @@ from pathlib import Path
 
 from resolvent.studies.grade import mean
 from resolvent.studies.language import figures
-from resolvent.studies.language.variants import PAPER, Variant
+from resolvent.studies.language.variants import PAPER, Variant, name_of
 from resolvent.studies.study import Number, TextTable
 
 _SOURCE = (
@@ -27,41 +27,42 @@ class Column:
 
 
 def filled(columns: Sequence[Column], variants: Sequence[Variant]) -> TextTable:
-    names = sum(column.name in ("structure", "rule") for column in columns)
+    names = sum(column.name in ("structure", "rule", "positions") for column in columns)
     rows = (tuple(column.cell(variant) for column in columns) for variant in variants)
     return TextTable(tuple(column.name for column in columns), tuple(rows), names)
 
 
 def spreadsheet(variants: Sequence[Variant]) -> tuple[tuple[str, ...], tuple[tuple[Number, ...], ...]]:
     """A row for each variant and length of context; at the trained length with bits per byte and costs."""
-    head = ("structure", "rule", "context", "trained_context", "seeds", "perplexity_mean", "perplexity_least",
-            "perplexity_most", "bits_per_byte_mean", "paper_125m", "parameters", "mixing_madds_per_token",
-            "cache_bytes", "ms_per_1k_tokens")  # fmt: skip
+    head = ("structure", "rule", "positions", "context", "trained_context", "seeds", "perplexity_mean",
+            "perplexity_least", "perplexity_most", "bits_per_byte_mean", "paper_125m", "parameters",
+            "mixing_madds_per_token", "cache_bytes", "ms_per_1k_tokens")  # fmt: skip
     rows: list[tuple[Number, ...]] = []
     for v in variants:
         costs = (mean(v.bits), PAPER.get(v.name, ""), v.parameters, v.mixing_madds, v.cache_bytes, v.milliseconds)
         for context in v.lengths or [v.context]:
             values = v.at_length(context) or v.perplexities
-            rows.append((v.structure, v.rule, context, v.context, len(values), mean(values), min(values), max(values),
-                         *(costs if context == v.context else [""] * len(costs))))  # fmt: skip
+            rows.append((v.structure, v.rule, v.positions, context, v.context, len(values), mean(values), min(values),
+                         max(values), *(costs if context == v.context else [""] * len(costs))))  # fmt: skip
     return head, tuple(rows)
 
 
 def scale_notes(variants: Sequence[Variant]) -> tuple[str, ...]:
     """The scale of the runs, and the paper's."""
     runs = [run for variant in variants for run in variant.runs]
-    records = [run.record for run in runs]
+    records = list({id(run.record): run.record for run in runs}.values())
     counts = [variant.parameters for variant in variants]
     sizes = dict.fromkeys([_count(min(counts)), _count(max(counts))])
     seeds = sorted({record.seed for record in records})
     rates = sorted({record.config.train.learning_rate for record in records})
     hours, skipped = sum(record.seconds for record in records) / 3600, sum(record.skipped_steps for record in records)
     text, environment = runs[0].text, records[0].environment
+    commits = " and ".join(dict.fromkeys(str(record.environment.commit) for record in records))
     return (
         f"Scale: {' to '.join(sizes)} parameters, contexts of {text.context:,}, {_count(records[0].tokens)} tokens of "
         f"{Path(text.corpus).name} ({text.tokenizer}) for each run; seeds {', '.join(map(str, seeds))}; learning rate "
         f"{', '.join(map(str, rates))}; {skipped:,} steps skipped. {hours:.1f} hours in all. "
-        f"torch {environment.packages.get('torch', '(unknown)')}, {environment.machine}, commit {environment.commit}.",
+        f"torch {environment.packages.get('torch', '(unknown)')}, {environment.machine}, commit {commits}.",
         _SOURCE,
     )
 
@@ -116,37 +117,15 @@ def rule_columns(variants: Sequence[Variant]) -> list[Column]:
     return [*names, *_results(variants, rules=True), Column("change", change)]
 
 
-def mamba_columns(variants: Sequence[Variant]) -> list[Column]:
-    """Parameters and bytes to the last digit, since they are to be equal; learning rates, since they are not."""
-    first = variants[0]
-
-    def cache(v: Variant) -> str:
-        times = v.cache_bytes / first.cache_bytes
-        return f"{v.cache_bytes:,} B" + ("" if v.cache_bytes == first.cache_bytes else f" ({times:.3g} ×)")
-
-    def change(v: Variant) -> str:
-        return "" if v is first else f"{mean(v.perplexities) / mean(first.perplexities) - 1:+.1%}"
-
-    return [
-        Column("rule", lambda v: v.rule),
-        Column("params", lambda v: f"{v.parameters:,}"),
-        Column("cache", cache),
-        Column("learning rate", lambda v: f"{v.learning_rate:g}", brief=False),
-        Column("seeds", lambda v: str(len(v.runs)), brief=False),
-        Column("ms per 1k tokens", lambda v: f"{v.milliseconds:.0f}", brief=False),
-        Column("perplexity", lambda v: spread(v.perplexities, 3)),
-        Column("bits per byte", lambda v: spread(v.bits, 3), brief=False),
-        Column("paper", lambda v: f"{PAPER[v.name]:.2f}" if v.name in PAPER else "–", brief=False),
-        Column("change", change),
-    ]
-
-
 def length_columns(variants: Sequence[Variant]) -> list[Column]:
     def at(length: int) -> Column:
         return Column(f"{length:,}", lambda v: spread(values, 2) if (values := v.at_length(length)) else "–")
 
     lengths = sorted({length for variant in variants for length in variant.lengths})
-    return [Column("structure", lambda v: v.name), *map(at, lengths)]
+    if not any(variant.positions for variant in variants):
+        return [Column("structure", lambda v: v.name), *map(at, lengths)]
+    names = [Column("structure", lambda v: name_of(v.structure, v.rule)), Column("positions", lambda v: v.positions)]
+    return [*names, *map(at, lengths)]
 
 
 _COLUMNS = (
@@ -170,20 +149,23 @@ def rule_notes(_: Sequence[Variant]) -> list[str]:
     return [f"{_COLUMNS} Change: of the mean perplexity, against the first rule of the structure."]
 
 
-def mamba_notes(variants: Sequence[Variant]) -> list[str]:
-    few, most = (pick(variant.parameters for variant in variants) for pick in (min, max))
-    matched = "MLPs are as wide as makes parameters equal." if 100 * (most - few) <= few else "Parameters differ."
-    return [
-        f"First order. Cache: of all layers for one sequence, float32; in brackets, against the first row. {matched} "
-        "ms per 1k tokens: training time of the quickest seed. Perplexity and bits per byte: all of the validation "
-        "split in windows that do not overlap, mean ± half the spread over seeds. Change: of the mean perplexity, "
-        "against the first row."
-    ]
-
-
 def length_notes(variants: Sequence[Variant]) -> list[str]:
-    return [
-        f"Perplexity on the validation split in contexts of each length; trained at {variants[0].context:,}. Every "
+    targets = sorted({each.tokens for variant in variants for run in variant.runs for each in run.lengths})
+    what = f"the first {targets[-1]:,} tokens of the validation split" if _partly(variants) else "the validation split"
+    notes = [
+        f"Perplexity on {what} in contexts of each length; trained at {variants[0].context:,}. Every "
         "target counts once at each length; mean ± half the spread over seeds. The paper claims nothing about lengths "
         "beyond those trained on."
     ]
+    if any(variant.positions for variant in variants):
+        notes.append(
+            "Positions: rotary with base 10,000 where nothing is said; behind an arrow, what the same weights were "
+            "measured with; otherwise what they were trained with. linear divides positions by the factor, ntk "
+            "stretches the base, capped takes min(i - j, within) for the distance, near turns no read beyond that."
+        )
+    return notes
+
+
+def _partly(variants: Sequence[Variant]) -> bool:
+    """Whether models were measured on less than their runs were evaluated on."""
+    return any(each.tokens < run.evaluation.tokens for v in variants for run in v.runs for each in run.lengths)

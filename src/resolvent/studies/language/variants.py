@@ -12,6 +12,7 @@ from resolvent.analysis import cost, growth
 from resolvent.errors import SettingError
 from resolvent.model.config import ModelConfig
 from resolvent.patterns import Pattern
+from resolvent.rules.rope import rope_label, rope_setting
 from resolvent.tasks.text import Text
 from resolvent.text.batches import perplexity
 from resolvent.train.evaluations import TextEvaluation
@@ -28,31 +29,47 @@ PAPER = {  # perplexities that the paper has in numbers, at 125M; its gates star
 
 @dataclass(frozen=True)
 class TextRun:
-    """A record of a run on text, with its types."""
+    """A record of a run on text, with its types.
+
+    rope  of the measurements at other lengths that are meant, where it is not the one trained with
+    """
 
     record: Record
     text: Text
     evaluation: TextEvaluation
+    rope: str = ""
 
     @property
     def model(self) -> ModelConfig:
         return self.record.config.model
 
     @property
+    def lengths(self) -> list[TextEvaluation]:
+        """Measurements at other lengths than the one trained on, and at that one."""
+        return [each for each in self.record.lengths if each.rope == self.rope]
+
+    @property
     def perplexities(self) -> dict[int, float]:
         """By the length of the context, where they were measured at several."""
-        return {each.context: perplexity(each.loss) for each in self.record.lengths}
+        return {each.context: perplexity(each.loss) for each in self.lengths}
 
     @property
     def longest(self) -> TextEvaluation | None:
         """In the longest contexts that were measured."""
-        return max(self.record.lengths, key=lambda each: each.context, default=None)
+        return max(self.lengths, key=lambda each: each.context, default=None)
+
+    @property
+    def positions(self) -> str:
+        """What is unusual about its rotary positions: those it was trained with, and those it was measured with."""
+        trained = rope_label(self.model.rope)
+        return f"{trained} → {self.rope}".strip() if self.rope else trained
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A structure with a rule, and the runs of its seeds.
+    """A structure with a rule and rotary positions, and the runs of its seeds.
 
+    positions     what is unusual about them: trained with, such as "near:within=16", or measured with, "→ ntk:factor=8"
     mixing_madds  multiply-adds per token along the sequence, forward, in all layers: mean over the context
     cache_bytes   of all layers, for one sequence as long as the context, in float32
     """
@@ -63,10 +80,11 @@ class Variant:
     cache_bytes: int
     runs: tuple[TextRun, ...]
     plain: str = PLAIN
+    positions: str = ""
 
     @property
     def name(self) -> str:
-        return self.structure if self.rule == self.plain else name_of(self.structure, self.rule)
+        return name_of(self.structure, PLAIN if self.rule == self.plain else self.rule, self.positions)
 
     @cached_property
     def patterns(self) -> tuple[Pattern, ...]:
@@ -135,24 +153,25 @@ class Variant:
         return sorted({context for run in self.runs for context in run.perplexities})
 
 
-def name_of(structure: str, rule: str = PLAIN) -> str:
-    """`dense`, or `dense · tied`."""
-    return structure if rule == PLAIN else f"{structure} · {rule}"
+def name_of(structure: str, rule: str = PLAIN, positions: str = "") -> str:
+    """`dense`, `dense · tied`, or `dense · near:within=16`."""
+    return " · ".join([structure, *([] if rule == PLAIN else [rule]), *filter(None, [positions])])
 
 
 def variants(records: Sequence[Record]) -> list[Variant]:
-    """One for each structure and rule, in the order of the records; its seeds in theirs."""
+    """One for each structure, rule and kind of positions, in the order of the records; its seeds in theirs."""
     runs = _runs(records)
-    grouped: dict[tuple[str, str], list[TextRun]] = {}
+    grouped: dict[tuple[str, str, str], list[TextRun]] = {}
     for run in runs:
-        grouped.setdefault((run.model.pattern_label, run.model.rule_label), []).append(run)
+        grouped.setdefault((run.model.pattern_label, run.model.rule_label, run.positions), []).append(run)
     made = []
-    for (structure, rule), own in grouped.items():
+    for (structure, rule, positions), own in grouped.items():
         seeds = sorted(run.record.seed for run in own)
         if len(set(seeds)) < len(seeds):
-            raise SettingError(f"expected each seed of {name_of(structure, rule)} once, got {seeds}.")
+            raise SettingError(f"expected each seed of {name_of(structure, rule, positions)} once, got {seeds}.")
         madds, cache = _costs(own[0])
-        made.append(Variant(structure, rule, madds, cache, tuple(sorted(own, key=lambda run: run.record.seed))))
+        in_order = tuple(sorted(own, key=lambda run: run.record.seed))
+        made.append(Variant(structure, rule, madds, cache, in_order, positions=positions))
     rules = {variant.rule for variant in made if variant.kind != "attention"}
     plain = _PAPERS if rules == {_PAPERS} else PLAIN
     return [dataclasses.replace(v, plain=PLAIN if v.kind == "attention" else plain) for v in made]
@@ -171,7 +190,8 @@ def _runs(records: Sequence[Record]) -> list[TextRun]:
         task, evaluation = record.config.task, record.evaluation
         if not isinstance(task, Text) or not isinstance(evaluation, TextEvaluation):
             raise SettingError(f"expected records of runs on text, got one on '{task.name}'.")
-        runs.append(TextRun(record, task, evaluation))
+        ropes = dict.fromkeys(["", *(each.rope for each in record.lengths)])
+        runs += [TextRun(record, task, evaluation, rope) for rope in ropes]
     compared = {"sha256": {run.text.sha256 for run in runs}, "context": {str(run.text.context) for run in runs}}
     for name, values in compared.items():
         if len(values) > 1:
@@ -185,9 +205,18 @@ def _runs(records: Sequence[Record]) -> list[TextRun]:
 def _costs(run: TextRun) -> tuple[float, int]:
     """Multiply-adds of mixing per token, and bytes of the cache: sums over layers, from the config alone."""
     model, n = run.model, run.text.context
+    rope = rope_setting(run.rope) if run.rope else model.rope
     share = model.heads // (model.kv_heads or model.heads)
     costs = [
-        cost(p, n, heads=heads, head_dim=model.dim // model.heads, rule=model.rule_of(layer), kv_heads=heads // share)
+        cost(
+            p,
+            n,
+            heads=heads,
+            head_dim=model.dim // model.heads,
+            rule=model.rule_of(layer),
+            kv_heads=heads // share,
+            rope=rope,
+        )
         for layer in range(model.layers)
         for p, heads in _heads(model, layer)
     ]

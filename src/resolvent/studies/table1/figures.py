@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from resolvent.analysis.figures.palette import GRID, color_of_structure
 from resolvent.studies.grade import mean
-from resolvent.studies.page import COLORS
 from resolvent.studies.table1.table import TASK_TITLES, StructureResult, best_guess, evaluation_of, tasks_of
 from resolvent.train.record import Record
 
@@ -26,10 +26,12 @@ def task_figure(results: Sequence[StructureResult], task: str) -> Figure:
     panels = ["curve", *evaluation_of(records[0]).slices][:3]
     figure = Figure(figsize=(4.6 * len(panels), 3.6), layout="constrained")
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        for number, result in enumerate(results):
+        for result in results:
             for seed, record in enumerate(result.records.get(task, ())):
                 label = None if seed else result.structure
-                axes.plot(*_line(record, panel), color=_color(number), label=label, marker=".", lw=1.3, alpha=0.85)
+                axes.plot(
+                    *_line(record, panel), color=_color(result, results), label=label, marker=".", lw=1.3, alpha=0.85
+                )
         axes.axhline(best_guess(results, task), color="#999", lw=0.9, ls=":", label="the best guess")
         _style(axes, _LABELS.get(panel, panel))
     axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
@@ -43,21 +45,21 @@ def trade_figure(results: Sequence[StructureResult]) -> Figure:
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2)
     markers = dict(zip(tasks_of(results), _MARKERS, strict=False))
-    for number, result in enumerate(results):
+    for result in results:
         p, bounds = result.profile, result.congestion
         congestion = 2 * p.n if bounds.lower == float("inf") else bounds.lower
         for task in result.records:
             scores = result.scores[task]
-            left.plot(p.reads_per_token.mean, mean(scores), markers[task], color=_color(number))
-            right.plot(congestion, mean(scores), markers[task], color=_color(number))
+            left.plot(p.reads_per_token.mean, mean(scores), markers[task], color=_color(result, results))
+            right.plot(congestion, mean(scores), markers[task], color=_color(result, results))
     labels = ("past positions read per token (mean)", "congestion, lower bound (right edge: ∞)")
     for axes, label in zip((left, right), labels, strict=True):
         axes.set_xscale("log")
         _style(axes, label)
     for task, marker in markers.items():
         right.plot([], [], marker, color="#666", label=TASK_TITLES[task])
-    for number, result in enumerate(results):
-        right.plot([], [], "o", color=_color(number), label=result.structure)
+    for result in results:
+        right.plot([], [], "o", color=_color(result, results), label=result.structure)
     right.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
@@ -69,14 +71,14 @@ def _line(record: Record, panel: str) -> tuple[list[float], list[float]]:
     return [(each.first + each.last) / 2 for each in slices], [each.value for each in slices]
 
 
-def _color(number: int) -> str:
-    return COLORS[number % len(COLORS)]
+def _color(result: StructureResult, among: Sequence[StructureResult]) -> str:
+    return color_of_structure(result.structure, [each.structure for each in among])
 
 
 def _style(axes: Axes, x: str) -> None:
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel("accuracy", fontsize=9)
     axes.set_ylim(-0.02, 1.02)
-    axes.grid(color="#e8eaee", lw=0.7)
+    axes.grid(color=GRID, lw=0.7)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8)

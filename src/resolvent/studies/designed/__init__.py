@@ -1,0 +1,1 @@
+"""The designer's picks, trained: do hops and congestion predict accuracy?"""

@@ -1,0 +1,127 @@
+"""Tables, grades, notes and the figure of `study design`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from resolvent.analysis.figures.palette import COLORS
+from resolvent.analysis.profile import describe
+from resolvent.studies.designed.trained import Trained
+from resolvent.studies.fit import FitPoint, LineFit, fit_line
+from resolvent.studies.grade import better
+from resolvent.studies.study import Graded, Number
+from resolvent.studies.table1.claims import ACCURACY
+from resolvent.studies.table1.table import percent
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+_MARKERS = "o^sD"
+
+
+Predictor = Literal["congestion / channels", "mean hops"]
+Fits = dict[tuple[str, Predictor], LineFit | None]  # by task, and by what accuracy is predicted from
+LOAD: Predictor = "congestion / channels"
+DISTANCE: Predictor = "mean hops"
+
+
+def fits_of(every: Sequence[Trained]) -> Fits:
+    tasks = dict.fromkeys(each.task for each in every)
+    return {(task, by): fit_line(_fit_points(every, task, by)) for task in tasks for by in (LOAD, DISTANCE)}
+
+
+def _fit_points(every: Sequence[Trained], task: str, by: Predictor) -> list[FitPoint]:
+    finite = [each for each in every if each.task == task and math.isfinite(each.congestion.lower)]
+    return [
+        FitPoint(each.label, each.load if by == LOAD else each.distance, score)
+        for each in finite
+        for score in each.scores
+    ]
+
+
+def graded(own: Sequence[Trained]) -> tuple[Graded, ...]:
+    grades = []
+    for one in own:
+        for other in own:
+            if one.task == other.task and one.congestion.upper < other.congestion.lower:
+                grade = better(one.scores, other.scores, ACCURACY)
+                loads = f"{describe(one.congestion)} < {describe(other.congestion)}"
+                grades.append(Graded(f"{one.task}, congestion {loads}", f"{one.label} > {other.label}", grade))
+    return tuple(grades)
+
+
+def row(each: Trained) -> tuple[str, ...]:
+    most = "∞" if each.hops.unreachable_pairs else f"{each.hops.max}"
+    return each.label, each.task, f"{each.slots:g}", most, describe(each.congestion), percent(each.scores)
+
+
+FIT_HEAD = (
+    "task", "predictor", "runs", "structures", "slope per doubling", "R²", "error", "error, held out", "of the mean",
+    "rank",
+)  # fmt: skip
+
+
+def fit_cells(task: str, by: Predictor, fit: LineFit | None) -> tuple[str, ...]:
+    if fit is None:
+        return (task, by, *["–"] * 8)
+    return (
+        task, by, str(fit.points), str(fit.groups), f"{100 * fit.slope:+.1f} ± {100 * fit.slope_error:.1f}",
+        f"{fit.explained:.2f}", f"{100 * fit.rmse:.1f}", f"{100 * fit.held_out:.1f}", f"{100 * fit.constant:.1f}",
+        f"{fit.rank:+.2f}",
+    )  # fmt: skip
+
+
+def fit_text(task: str, by: Predictor, fit: LineFit | None) -> str:
+    if fit is None:
+        return f"{task}: too few structures for a fit; add records with --records."
+    verdict = "predicts" if fit.held_out < 0.8 * fit.constant else "hardly predicts"
+    return (
+        f"{task}: {by} {verdict} accuracy: {100 * fit.slope:+.1f} points per doubling (± "
+        f"{100 * fit.slope_error:.1f}), R² {fit.explained:.2f}; off by {100 * fit.held_out:.1f} points on structures "
+        f"it has not seen, against {100 * fit.constant:.1f} for the mean ({fit.points} runs, {fit.groups} structures)."
+    )
+
+
+def plain_rows(each: Trained) -> list[tuple[Number, ...]]:
+    return [
+        (each.label, each.task, each.tokens, each.channels, each.hops.max, each.hops.mean, each.congestion.lower,
+         each.congestion.upper, score)
+        for score in each.scores
+    ]  # fmt: skip
+
+
+def fit_figure(every: Sequence[Trained], fits: Fits) -> Figure:
+    """Accuracy of every run against its congestion / channels, a panel for each task, with the line."""
+    from matplotlib.figure import Figure
+
+    tasks = list(dict.fromkeys(task for task, _ in fits))
+    connected = [each for each in every if math.isfinite(each.congestion.lower)]
+    labels = list(dict.fromkeys(each.label for each in connected))
+    figure = Figure(figsize=(4.8 * len(tasks), 4.6), layout="constrained")
+    for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0], tasks, strict=True):
+        for each in connected:
+            if each.task == task:
+                _marked(axes, labels.index(each.label), [each.load] * len(each.scores), each.scores)
+        if (fit := fits[task, LOAD]) is not None:
+            ends = [min(each.load for each in connected), max(each.load for each in connected)]
+            axes.plot(ends, [fit.intercept + fit.slope * x for x in ends], color="#1b1f24", lw=1.2, ls="--")
+        axes.set_title(task, fontsize=10)
+        axes.set_xlabel("log2(congestion / channels)", fontsize=9)
+        axes.set_ylim(-0.02, 1.02)
+        axes.grid(color="#e8eaee", lw=0.7)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=8)
+    handles = [_marked(figure.axes[0], number, [], []) for number in range(len(labels))]
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=7)
+    figure.axes[0].set_ylabel("accuracy", fontsize=9)
+    return figure
+
+
+def _marked(axes: Axes, number: int, x: Sequence[float], y: Sequence[float]) -> Line2D:
+    """Points of a structure, by its number."""
+    marker, color = _MARKERS[number // len(COLORS) % 4], COLORS[number % len(COLORS)]
+    return axes.plot(x, y, marker, color=color, ms=4, alpha=0.7)[0]

@@ -1,0 +1,100 @@
+"""Longer contexts than models were trained on: what is graded, and structures with different rotary positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from resolvent.analysis.figures.palette import INK
+from resolvent.studies.grade import Grade, no_worse
+from resolvent.studies.language.claims import MARGIN, PERPLEXITY, SINGLE, Statement, Variants
+from resolvent.studies.language.figures import band, by_position, label_axes, length_figure
+from resolvent.studies.language.table import spread
+from resolvent.studies.language.variants import Variant, name_of
+from resolvent.studies.study import TextTable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_PLAIN = "rotary"
+_ACROSS = 3  # panels beside one another
+
+
+@final
+@dataclass(frozen=True)
+class Keeps(Statement):
+    """The longest contexts against those of the trained length: the same models on the same targets, seed by seed."""
+
+    rule = (
+        f"Keeps: for no seed is the perplexity in the longest contexts above that at the trained length by more than "
+        f"{MARGIN:.1%}; contradicted if it is for all, or by more than {SINGLE:.0%} for a single one. All else "
+        "is open."
+    )
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} keeps its perplexity"
+
+    def grade(self, variants: Variants) -> Grade:
+        if self.name not in variants:
+            return "not run"
+        gains, trained = [], variants[self.name].context
+        for run in variants[self.name].runs:
+            losses = {each.context: each.loss for each in run.lengths}
+            if max(losses, default=0) > trained:
+                gains.append(losses[trained] - losses[max(losses)])
+        return no_worse(gains, [0.0] * len(gains), PERPLEXITY)
+
+
+def statements(variants: Sequence[Variant]) -> list[Statement]:
+    """For every variant in the records."""
+    return [Keeps("asked, not claimed: models hold in longer contexts", variant.name) for variant in variants]
+
+
+def tables(variants: Sequence[Variant]) -> tuple[TextTable, ...]:
+    """Perplexity in the longest contexts, positions by structure: none if all have the same positions."""
+    kinds = _kinds(variants)
+    if len(kinds) < 2:
+        return ()
+    longest = max(length for variant in variants for length in variant.lengths)
+    by_name = {(name_of(v.structure, v.rule), v.positions): v.at_length(longest) for v in variants}
+    rows = []
+    for structure in dict.fromkeys(name for name, _ in by_name):
+        cells = [by_name.get((structure, kind), []) for kind in kinds]
+        rows.append((structure, *(spread(values, 2) if values else "" for values in cells)))
+    return (TextTable((f"at {longest:,}", *(kind or _PLAIN for kind in kinds)), tuple(rows)),)
+
+
+def figure(variants: Sequence[Variant]) -> Figure:
+    """Perplexity by position in the longest contexts, a panel for each kind of positions; bands from least to most."""
+    kinds = _kinds(variants)
+    if len(kinds) < 2:
+        return length_figure(variants)
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogFormatter
+
+    down = -(-len(kinds) // _ACROSS)
+    made = Figure(figsize=(13, 3.6 * down + 0.5), layout="constrained")
+    grid = made.subplots(down, _ACROSS, sharex=True, sharey=True, squeeze=False).flatten()
+    always = [v for v in variants if not v.positions and len([w for w in variants if w.structure == v.structure]) == 1]
+    for axes, kind in zip(grid, kinds, strict=False):
+        for variant in [v for v in variants if v.positions == kind or v in always]:
+            band(axes, variant, variants, by_position(variant), name_of(variant.structure, variant.rule))
+        axes.axvline(variants[0].context, color=INK, lw=0.9, ls=":")
+        axes.set_yscale("log")
+        axes.set_xscale("log", base=2)
+        axes.yaxis.set_major_formatter(LogFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter())
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.set_title(kind or _PLAIN, fontsize=9)
+        label_axes(axes, "position", "perplexity" if axes in grid[::_ACROSS] else "")
+    for axes in grid[len(kinds) :]:
+        axes.set_visible(False)
+    made.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    return made
+
+
+def _kinds(variants: Sequence[Variant]) -> list[str]:
+    return list(dict.fromkeys(variant.positions for variant in variants))

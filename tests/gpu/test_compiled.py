@@ -1,0 +1,312 @@
+"""Kernels compiled for GPUs that are not there: they compile, fit, do not race, and use what the hardware has.
+
+`make gpu` compiles those of `IN_CI`, `make gpu-test` all of resources.json. None of this shows that a GPU computes the
+right numbers, or how fast: `resolvent gpu-check` does.
+"""
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+pytest.importorskip("triton")
+
+import resolvent as rv
+from resolvent.ops.rows import rows_of
+from resolvent.ops.triton import chunk_pass, forward_pass, interpreting
+from resolvent.ops.triton.launcher import find_kernel, parameters
+from tests.gpu.compiling import (
+    DIMS,
+    STAGES,
+    TARGETS,
+    Compiled,
+    Variant,
+    compile_variant,
+    decode_launches,
+    launches_of,
+    rows,
+    variants,
+)
+from tests.gpu.resources import read
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(interpreting(), reason="compiles, which the interpreter does not"),
+    pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION"),
+]
+TABLE = read()
+SWEEPS = (
+    "sweep D=64 bf16 strided rounded", "sweep D=64 bf16 rounded", "sweep_back D=64 bf16 strided",
+    "sweep_back D=64 bf16", "sweep_back D=64 bf16 chunked", "carry D=64 bf16 rounded", "carry_back D=64 bf16",
+)  # fmt: skip
+TILED = (
+    "coefficients D=64 bf16 strided direct recurrent scored output",
+    "coefficients D=64 bf16 direct recurrent scored output", "coefficients D=64 fp32 direct recurrent scored output",
+    "transfers D=64 bf16 direct scored output",
+    "slopes D=64 bf16 strided recurrent scored a reads", "slopes D=64 bf16 recurrent scored a reads",
+    "place D=64 fp32 direct recurrent output", "slopes_explicit D=64 fp32 recurrent a reads",
+)  # fmt: skip
+OTHER = ("collect D=64 bf16 direct recurrent scored keys", "collect D=64 bf16 strided direct recurrent scored keys",
+         "step D=64 bf16 kind0 direct recurrent scored", "step D=64 bf16 kind1 direct recurrent scored")  # fmt: skip
+READ_BACK = [*SWEEPS, TILED[3]]  # kernels that read what they have stored
+IN_CI = [(target, name) for name in READ_BACK for target in ("sm_80", "sm_90")]
+IN_CI += [("sm_90", name) for name in (*TILED[:3], *TILED[4:], *OTHER)]
+ELSEWHERE = [
+    ("gfx942", TILED[1]), ("gfx942", SWEEPS[1]), ("gfx942", SWEEPS[5]),
+    *(("sm_80", TILED[1].replace("D=64", f"D={d}")) for d in (24, 80, 128)),
+]  # fmt: skip
+LARGEST_SHARED = 99 * 1024
+REGISTERS = 65_536  # of a multiprocessor
+SHARED = {"sm_80": 164 * 1024, "sm_90": 228 * 1024}
+# What should have no stack and has a little (16 bytes): not mended yet.
+WITH_STACK = {
+    ("sm_90", "coefficients D=128 bf16 direct recurrent output"),
+    ("sm_90", "coefficients D=128 bf16 strided direct recurrent scored output"),
+    ("sm_90", "transfers D=128 bf16 direct scored"),
+}
+FORWARD_AND_SWEEPS = ("coefficients", "transfers", "sweep", "carry", "place", "step")
+
+
+@lru_cache(maxsize=1)
+def every_variant() -> dict[str, Variant]:
+    return {variant.name: variant for variant in variants()}
+
+
+@lru_cache(maxsize=64)
+def compiled(target: str, name: str) -> Compiled:
+    return compile_variant(every_variant()[name], target)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_the_table_has_every_kernel(target: str) -> None:
+    """At least once, and none that is gone; `make gpu-test` compiles every variant of each."""
+    assert TABLE.keys() <= every_variant().keys()
+    complete = [name for name in every_variant() if " D=64 bf16 " in f"{name} " and target == "sm_80"]
+    assert all(target in TABLE[name] for name in complete)
+    kernels = {name.partition(" ")[0] for name in every_variant()}
+    assert {name.partition(" ")[0] for name, found in TABLE.items() if target in found} == kernels
+
+
+def test_every_combination_of_flags_is_compiled() -> None:
+    """Reads by strides or lists; A alone, both, B alone; one source or several: of mixing and of single tokens."""
+    flags = [(False, False), (True, True), (True, False)]  # B, and whether it has several sources
+    kinds = {("all", *one) for one in flags} | {("diagonal", *one) for one in flags[1:]}
+    found = {strided: set() for strided in (True, False)}
+    for spec in STAGES:
+        (stage,) = rv.pattern(spec).stages
+        strided = rows_of(stage, (0, 100)).shifted and not stage.contiguous_columns
+        found[strided].add((stage.direct, stage.recurrent, stage.recurrent and stage.reads_several))
+    assert found == {True: kinds, False: kinds}
+    assert {(s.direct, s.recurrent, s.recurrent and s.reads_several) for s in rows()} == kinds
+
+
+def check_limits(target: str, name: str, registers: int, stack: int, shared: int) -> None:
+    """No stack on sm_90, none in forward kernels and sweeps on sm_80, and two programs on every multiprocessor."""
+    warps = dict(every_variant()[name].constants)["num_warps"]
+    assert shared <= LARGEST_SHARED, (target, name)
+    if target == "sm_90" or (target == "sm_80" and name.startswith(FORWARD_AND_SWEEPS)):
+        assert stack == (16 if (target, name) in WITH_STACK else 0), (target, name)
+    if target in SHARED:
+        assert 2 * 32 * warps * registers <= REGISTERS, (target, name)
+        assert 2 * (shared + 1024) <= SHARED[target], (target, name)
+
+
+def test_the_table_is_within_limits() -> None:
+    for name, found in TABLE.items():
+        for target, numbers in found.items():
+            check_limits(target, name, *numbers)
+
+
+@pytest.mark.parametrize(("target", "name"), [*IN_CI, *ELSEWHERE])
+def test_resources(target: str, name: str) -> None:
+    assert compiled(target, name).resources == TABLE[name][target]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("d", DIMS)
+def test_every_variant_compiles(target: str, d: int) -> None:
+    """Within limits, and to what the table has, if it has it."""
+    for name in every_variant():
+        if f" D={d} " in name:
+            found = compiled(target, name).resources
+            check_limits(target, name, *found)
+            assert TABLE.get(name, {}).get(target, found) == found
+
+
+def race(ttgir: str) -> str | None:
+    """What is wrong with a sweep in the compiler's code: rows fetched before a loop, or a store without a barrier.
+
+    A step stores rows that later steps read. If the loop is pipelined, copies stand before it; if nothing orders a step
+    after the stores of the one before, no barrier follows the last store of its body.
+    """
+    lines = ttgir.splitlines()
+    outermost = [loop for loop in _outermost(lines) if any("tt.store" in line for line in lines[slice(*loop)])]
+    if not outermost:
+        return "no loop stores anything"
+    inside = {number for first, last in outermost for number in range(first, last)}
+    copies = ("async_copy", "async_tma")
+    if any(copy in line for copy in copies for number, line in enumerate(lines) if number not in inside):
+        return "rows are copied before the loop begins"
+    for first, last in outermost:
+        body = lines[first:last]
+        final = max(number for number, line in enumerate(body) if "tt.store" in line)
+        if not any("barrier" in line for line in body[final:]):
+            return "no barrier follows the last store of a step"
+    return None
+
+
+def _outermost(lines: list[str]) -> Iterator[tuple[int, int]]:
+    """First and last line of each loop that is in no other."""
+    end = 0
+    for first, line in enumerate(lines):
+        if first >= end and ("scf.for" in line or "scf.while" in line):
+            depth = _depth(line)
+            closing = (n for n in range(first + 1, len(lines)) if lines[n].strip().startswith("}"))
+            end = next(n for n in closing if _depth(lines[n]) == depth)
+            yield first, end
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", READ_BACK)
+def test_sweeps_do_not_race(name: str, target: str) -> None:
+    assert race(compiled(target, name).text("ttgir")) is None
+
+
+@pytest.mark.parametrize(
+    ("module", "kernel", "name"), [(forward_pass, "sweep", SWEEPS[1]), (chunk_pass, "carry", SWEEPS[5])]
+)
+def test_a_sweep_without_its_barrier_would(tmp_path: Path, module: Any, kernel: str, name: str) -> None:
+    """The check can fail: on the same kernel, its barrier left out."""
+    source = Path(module.__file__).read_text()
+    mutant = tmp_path / "mutant.py"
+    mutant.write_text(source.replace("        tl.debug_barrier()\n", ""))
+    assert "debug_barrier" in source
+    spec = importlib.util.spec_from_file_location("mutant", mutant)
+    changed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(changed)
+    made = compile_variant(every_variant()[name], "sm_80", getattr(changed, kernel))
+    assert race(made.text("ttgir")) == "no barrier follows the last store of a step"
+
+
+def test_a_pipelined_sweep_would() -> None:
+    """So would rows that are fetched ahead: three stages, and no barrier to stop them."""
+    before = "  ttg.async_copy_global_to_local %a\n"
+    loop = "  scf.for %i = %b to %e {\n    tt.store %p, %v\n    gpu.barrier\n  }\n"
+    assert race(loop) is None
+    assert race(before + loop) == "rows are copied before the loop begins"
+
+
+@pytest.mark.parametrize(("target", "name"), IN_CI)
+def test_instructions(target: str, name: str) -> None:
+    """Rows by 128 bits, tensor cores where there are tiles, nothing past the caches in sweeps, and no atomics."""
+    ptx = compiled(target, name).text("ptx")
+    assert not re.search(r"\b(atom|red)\.", ptx)
+    assert re.search(r"ld\.global\S*\.v4", ptx)
+    if name in (*SWEEPS, *TILED):
+        assert re.search(r"\b(mma|wgmma)\.", ptx)
+    if name in READ_BACK:
+        assert "ld.global.nc" not in ptx
+
+
+@pytest.mark.parametrize(("target", "name"), IN_CI)
+def test_precision(target: str, name: str) -> None:
+    """tf32 alone multiplies only what it holds exactly: queries and keys that are half-precision numbers, and masks."""
+    products = [line for line in compiled(target, name).text("ttir").splitlines() if "tt.dot" in line]
+    wide = [line for line in products if "xf32>" in line.partition("->")[0]]  # by its operands
+    plain = [line for line in wide if "tf32x3" not in line]
+    scores = 4 if "bf16" in name and name.startswith(("coefficients", "transfers", "slopes")) else 0  # near, far; A, B
+    assert len(plain) <= scores
+    assert all("inputPrecision = tf32" in line for line in plain)
+
+
+def test_float32_never_goes_through_plain_tf32() -> None:
+    for spec in ("exponential", "exponential+cache"):
+        for launched in [*launches_of(spec, 100, 64, torch.float32)[0], *launches_of(spec, 100, 64, torch.float32)[1]]:
+            chosen = {launched.constants.get(name) for name in ("PRECISION", "EXACT")} - {None}
+            assert chosen <= {"tf32x3", "ieee"}
+
+
+class Operations(TorchDispatchMode):
+    """Operations of torch that would launch something: neither views nor allocations, and not on empty tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        name = function.overloadpacket.__name__
+        numbers = sum(t.numel() for t in tree_leaves(result) if isinstance(t, torch.Tensor))
+        if numbers and not function.is_view and not name.startswith(("empty", "new_empty", "detach")):
+            self.names.append(name)
+        return result
+
+
+@pytest.mark.parametrize("heads", [2, 300])
+@pytest.mark.parametrize("spec", ["exponential", "exponential+cache", "local:5"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_launches_do_not_depend_on_the_length(spec: str, dtype: torch.dtype, heads: int) -> None:
+    """Two forward, at most eight back, torch's own operations among them; and a new length compiles nothing new."""
+    names = set()
+    for n in (100, 1000, 5003):
+        launches_of(spec, n, 64, dtype, heads)  # a new length uploads its tables, once
+        with Operations() as operations:
+            forward, backward = launches_of(spec, n, 64, dtype, heads)
+        assert len(forward) <= 2
+        assert len(backward) <= 6
+        assert len(forward) + len(backward) + len(operations.names) <= 2 + 8, operations.names
+        names.add(tuple((launched.kernel, *launched.constants.items()) for launched in (*forward, *backward)))
+        for launched in (*forward, *backward):
+            kernel = find_kernel(launched.kernel)
+            arguments = zip(parameters(launched.kernel), launched.arguments, strict=False)
+            numbers = {name for name, argument in arguments if type(argument) is int}
+            assert numbers <= {p.name for p in kernel.params if p.do_not_specialize}
+    assert len(names) == 1
+
+
+def test_few_heads_wait_for_chunks_and_many_for_blocks() -> None:
+    few, many = (launches_of("exponential+cache", 4096, 64, torch.bfloat16, heads)[0] for heads in (2, 300))
+    assert [one.kernel for one in few] == ["chunk_pass.transfers", "chunk_pass.carry"]
+    assert [one.kernel for one in many] == ["forward_pass.coefficients", "forward_pass.sweep"]
+    assert few[1].named["chunk_count"] == 4096 // few[1].named["CHUNK"]
+    assert few[1].named["chunk_count"] < many[1].named["block_count"]
+
+
+@pytest.mark.parametrize("spec", ["exponential", "exponential+cache", next(rows())])
+def test_a_decoded_token_is_one_launch_and_reads_nothing_back(spec: str | rv.Pattern) -> None:
+    """On tensors without memory, from which nothing could be read: a value asked for would raise an error."""
+    with Operations() as operations:
+        launches = decode_launches(spec, 64, torch.bfloat16, tokens=4)
+    assert [launched.kernel for launched in launches] == ["decode_step.step"] * 4
+    assert not {"_local_scalar_dense", "item", "is_nonzero"} & set(operations.names)
+    counters = {launched.named["counter"].data_ptr() for launched in launches}
+    assert len(counters) == 1  # uploaded once; the kernel counts on
+
+
+def test_no_tensor_grows_with_the_square_of_the_length() -> None:
+    """Scratch is what its formula says."""
+    from resolvent.ops.triton.plan import TILE
+
+    for spec in ("exponential", "exponential+cache", "quadratic+cache"):
+        forward, _ = launches_of(spec, 5000, 64, torch.float32)
+        a = forward[0].named
+        blocks, block = a["block_count"], a["BLOCK"]
+        assert a["inverses"].numel() == 2 * blocks * block**2
+        assert "transfer" not in a or a["transfer"].numel() == 2 * 5000 * a["live_width"]
+        strided = a.get("STRIDED", False)
+        assert a["weights"].numel() == 2 * (a["width"] * blocks if strided else a["weight_rows"]) * block
+        assert strided or a["weight_rows"] % TILE == 0
+        largest = max(t.numel() for t in forward[0].arguments if isinstance(t, torch.Tensor))
+        assert largest < 5000 * 5000

@@ -1,0 +1,201 @@
+"""The `triton` backend where it does not run: what it refuses, and what `auto` says. Its kernels: tests/gpu."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from itertools import chain, pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+import resolvent as rv
+from resolvent.bench.gpu_model import estimate
+from resolvent.ops import triton
+from resolvent.ops.backend import Backend, Request, SplitBackend
+from resolvent.ops.call import call_of
+from resolvent.ops.registry import BACKENDS, choose
+from resolvent.ops.rows import rows_of
+from resolvent.ops.triton.chunks import chunk_plan
+from resolvent.ops.triton.plan import TILE, BlockPlan, block_plan
+from resolvent.ops.triton.sizes import TUNED, Sizes, sizes_for
+from tests.operator_cases import LISTED, LIVES, STRIDED, Spec, mix, mixer_inputs
+
+ON_GPU = Request("mix", "exponential", False, True, "cuda", 8192)
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "find_spec", lambda _: object())
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+
+def test_it_is_a_backend() -> None:
+    assert BACKENDS["triton"] is triton
+    assert isinstance(triton, Backend)
+    assert isinstance(triton, SplitBackend)
+
+
+@pytest.mark.usefixtures("installed")
+def test_auto_takes_it_on_a_gpu() -> None:
+    chosen, why = choose("auto", ON_GPU)
+    assert (chosen.NAME, "fused kernels" in why) == ("triton", True)
+    _, why = choose("auto", ON_GPU._replace(tokens=1000))
+    assert "a model expects attention to be faster" in why
+    assert choose("auto", ON_GPU._replace(pattern="dense", is_dense=True))[0].NAME == "dense"
+    assert choose("auto", ON_GPU._replace(device="cpu"))[0].NAME == "cpu"
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("spec", ["exponential+cache", "quadratic+cache", "exponential", "quadratic"])
+def test_auto_says_where_a_model_expects_attention_to_be_faster(spec: str) -> None:
+    """With 96 heads on an A100 or an H100, as the model has them."""
+    for n in (1024, 8192, 16_384, 65_536):
+        behind = any(estimate(spec, n, device).speedup < 1 for device in ("a100", "h100"))
+        (stage,) = call_of(spec, "gate", tied=False).stages
+        _, why = choose("auto", ON_GPU._replace(tokens=n, scattered=stage.scattered))
+        assert ("a model expects attention to be faster" in why) == behind
+
+
+def test_the_table_in_the_docs_is_what_the_model_says() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text(encoding="utf-8")
+    for heads in (96, 16):
+        for spec in ("exponential+cache", "quadratic+cache", "exponential", "quadratic"):
+            cells = [(device, n) for device in ("a100", "h100") for n in (4096, 16_384, 65_536)]
+            speedups = [f"{estimate(spec, n, device, heads=heads).speedup:.1f}" for device, n in cells]
+            assert f"| {heads} | {spec} | {' | '.join(speedups)} |\n" in text
+
+
+@pytest.mark.usefixtures("installed")
+def test_auto_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, why = choose("auto", ON_GPU._replace(dtype=torch.float64))
+    assert (chosen.NAME, "expected float32, bfloat16 or float16, got float64" in why) == ("torch", True)
+    chosen, why = choose("auto", ON_GPU._replace(dim=512))
+    assert (chosen.NAME, "at most 256 channels, got 512" in why) == ("torch", True)
+    monkeypatch.setattr(triton, "find_spec", lambda _: None)
+    chosen, why = choose("auto", ON_GPU)
+    assert (chosen.NAME, "pip install 'resolvent[gpu]'" in why) == ("torch", True)
+
+
+@pytest.mark.usefixtures("installed")
+def test_asked_for_it_works_or_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = mixer_inputs(4, torch.float32)
+    with pytest.raises(ValueError, match=r"needs tensors on a GPU \(CUDA or ROCm\), got cpu.*Backends that can: cpu"):
+        mix(inputs, "exponential", backend="triton")
+    with pytest.raises(ValueError, match="expects a sparse pattern, got 'dense'"):
+        choose("triton", ON_GPU._replace(pattern="dense", is_dense=True))
+    monkeypatch.setattr(triton, "find_spec", lambda _: None)
+    with pytest.raises(ValueError, match="needs the package triton"):
+        mix(inputs, "exponential", backend="triton")
+
+
+@pytest.mark.parametrize("spec", [spec for spec in [*STRIDED, *LIVES, *LISTED] if not rv.pattern(spec).is_dense])
+@pytest.mark.parametrize(("cuts", "position"), [((0, 70), 0), ((0, 20, 20, 21, 70), 0), ((0, 50), 37)])
+@pytest.mark.parametrize("block", [16, 64])
+def test_blocks_read_what_the_pattern_reads(spec: Spec, cuts: tuple[int, ...], position: int, block: int) -> None:
+    """Near bits and lists, or near bits and offsets: each read once, by the rows that the table has."""
+    (stage,) = rv.pattern(spec).stages
+    rows = rows_of(stage, cuts, position)
+    plan = block_plan(rows, torch.device("cpu"), block)
+    reads = [sorted(row) for row in _reads(plan, rows.known)]
+    assert len(reads) == rows.new
+    for mine, theirs in zip(reads, rows.table.tolist(), strict=True):
+        assert mine == sorted(source for source in theirs if source >= 0)
+    assert plan.block_count == sum(-(-(after - before) // block) for before, after in pairwise(cuts))
+
+
+def _reads(plan: BlockPlan, known: int) -> list[list[int]]:
+    """What each new row reads, in rows of the tensors, by the plan's own tables."""
+    reads = []
+    for first, number, size, _ in plan.blocks.T.tolist():
+        base, begin = first - number * plan.block, number * plan.block
+        for r in range(size):
+            bits = int(plan.near[begin + r])
+            own = [known + first + j for j in range(r) if bits >> j & 1]
+            if plan.strided:
+                offsets = plan.offsets[: int(plan.lists[number])].tolist()
+                own += [known + first + r - f for f in offsets if r < f <= known + begin + r]
+            else:
+                entries = range(int(plan.lists[number]) * TILE, int(plan.lists[number + 1]) * TILE)
+                own += [base + int(plan.sources[e]) for e in entries if int(plan.readers[e]) >> r & 1]
+            reads.append(own)
+    return reads
+
+
+@pytest.mark.parametrize("spec", ["exponential+cache", "fenwick", "order:2"])
+@pytest.mark.parametrize(("cuts", "position"), [((0, 70), 0), ((0, 20, 20, 21, 90), 0), ((0, 50), 37)])
+def test_chunks_depend_on_the_rows_that_are_alive(spec: str, cuts: tuple[int, ...], position: int) -> None:
+    """By any number of reads within the chunk, and on no other; blocks of every chunk are those of its sequence."""
+    (stage,) = rv.pattern(spec).stages
+    rows = rows_of(stage, cuts, position)
+    blocks, chunks = block_plan(rows, torch.device("cpu"), 16), chunk_plan(rows, torch.device("cpu"), 16, 32)
+    reached: list[set[int]] = []  # by new rows, rows before the chunk
+    for i, sources in enumerate(rows.local_table.tolist()):
+        begin = rows.known + i // 32 * 32
+        read = [s for s in sources if s >= 0]
+        reached.append(set().union(*({s} if s < begin else reached[s - rows.known] for s in read)))
+        first = i // 32 * 2
+        alive = blocks.sources[int(blocks.lists[first]) * TILE : int(blocks.lists[first + 1]) * TILE].tolist()
+        bits = chunks.alive[i].tolist()
+        found = {alive[c] for c in range(len(alive)) if bits[c // TILE] >> (c % TILE) & 1}
+        assert found == reached[i]
+    own = [list(range(first, after)) for first, after in chunks.chunks.T.tolist()]
+    assert list(chain(*own)) == list(range(blocks.block_count))
+    of_sequence = [list(chain(*own[first:after])) for first, after in chunks.sequences.T.tolist()]
+    assert of_sequence == [list(range(first, after)) for first, after in blocks.sequences.T.tolist()]
+
+
+def test_measured_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a report replace the table's, for its architecture and dimension alone."""
+    cpu, best = torch.device("cpu"), Sizes(16, 64, 8, 32, 256)
+    file = tmp_path / "report.json"
+    tuned = {"architecture": "interpreter", "head_dim": 64, "sizes": asdict(best)}
+    file.write_text(json.dumps({"tuned": tuned}))
+    monkeypatch.setenv("RESOLVENT_GPU_SIZES", str(file))
+    assert sizes_for(cpu, 64, 40) == best
+    assert sizes_for(cpu, 80, 80) == TUNED["default"][128]
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text(json.dumps({"tuned": tuned | {"sizes": asdict(best) | {"block": 48}}}))
+    monkeypatch.setenv("RESOLVENT_GPU_SIZES", str(wrong))
+    with pytest.raises(ValueError, match="expected block 16, 32, 64, got 48"):
+        sizes_for(cpu, 64, 64)
+
+
+def test_a_block_has_at_most_as_many_rows_as_a_mask_has_bits() -> None:
+    (stage,) = rv.pattern("exponential").stages
+    with pytest.raises(ValueError, match="expected blocks of at most 64 rows, got 128"):
+        block_plan(rows_of(stage, (0, 5)), torch.device("cpu"), 128)
+
+
+def test_gpu_check_without_a_gpu() -> None:
+    done = subprocess.run([sys.executable, "-m", "resolvent", "gpu-check"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "no GPU: torch sees neither CUDA nor ROCm" in done.stderr or "needs the package triton" in done.stderr
+
+
+def test_the_model_names_itself_and_its_constants() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "resolvent",
+        "bench",
+        "--model",
+        "h100",
+        "-n",
+        "4k",
+        "exponential+cache",
+        "quadratic",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for part in ("A model of H100", "nothing here was measured", "2.7 TB/s", "faster than", "quadratic"):
+        assert part in done.stdout.replace("\n", " ").replace("  ", " ")
+    for wrong, message in [
+        (["--model", "h10"], "expected --model a100, h100, mi300x, got 'h10'. Did you mean 'h100'?"),
+        (["--model", "h100", "dense"], "expected sparse patterns, got 'dense'"),
+        (["--model", "h100", "--rounds", "3"], "does not go with --rounds"),
+    ]:
+        done = subprocess.run([*command[:4], *wrong], capture_output=True, text=True)
+        assert done.returncode == 2
+        assert message in done.stderr.replace("\n", " ")
