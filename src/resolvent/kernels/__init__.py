@@ -3,8 +3,8 @@
 Nobody imports the source but the process that compiles it (`compiler.py`): to others a kernel is a name, `Kernel`.
 """
 
-from resolvent.kernels.kernel import Kernel, Memory, variants_of
+from resolvent.kernels.kernel import BoundKernel, Kernel, Memory, variants_of
 from resolvent.kernels.sizes import STATS, UNIT
 from resolvent.kernels.variant import KernelVariant
 
-__all__ = ["STATS", "UNIT", "Kernel", "KernelVariant", "Memory", "variants_of"]
+__all__ = ["STATS", "UNIT", "BoundKernel", "Kernel", "KernelVariant", "Memory", "variants_of"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from resolvent.kernels.variant import KernelVariant
+from resolvent.kernels.variant import KernelVariant, team_symbol
 
 
 def main(words: list[str]) -> None:
@@ -51,9 +51,8 @@ def _check(code: bytes, symbol: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.o"
         path.write_bytes(code)
-        subprocess.run(
-            [sys.executable, "-P", str(Path(__file__).with_name("loader.py")), str(path), symbol], check=True
-        )
+        script = str(Path(__file__).with_name("loader.py"))
+        subprocess.run([sys.executable, "-P", script, str(path), symbol, team_symbol(symbol)], check=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from numba.core.registry import cpu_target
 from numba.np.arrayobj import populate_array
 from numba.np.numpy_support import from_dtype
 
-from resolvent.kernels.variant import KernelVariant
+from resolvent.kernels.layouts import TEAM_HEADER
+from resolvent.kernels.variant import KernelVariant, team_symbol
 
 _SCALARS = {"b": types.boolean, "i": types.int64, "f": types.float32, "d": types.float64}
 
@@ -43,7 +44,7 @@ dispatcher._FunctionCompiler._customize_flags = _without_wrappers
 
 
 def compile_object(variant: KernelVariant) -> bytes:
-    """The kernel, and a function `variant.symbol` that calls it with packed arguments (`kernel.py`)."""
+    """The kernel, a function `variant.symbol` that calls it with packed arguments, and one for a team (`kernel.py`)."""
     module, _, function = variant.name.partition(".")
     source = getattr(import_module(f"resolvent.kernels.{module}"), function)
     flags = compiler.Flags()
@@ -82,7 +83,49 @@ def _entry(context, kernel, symbol: str):
     values = [_value(context, builder, kind, slots) for kind in kernel.argtypes]
     status, _ = context.call_conv.call_function(builder, callee, kernel.restype, kernel.argtypes, values)
     builder.ret(status.code)
+    _team_entry(module, entry)
     return module
+
+
+def _team_entry(module, entry) -> None:
+    """A function for every thread of a team: while there are ranges of jobs, take one and call the kernel on it.
+
+    Its argument is `TEAM_HEADER`, and what follows it (`layouts.py`). Nothing here needs Python, so no thread waits for
+    another but at the end, where the team meets.
+    """
+    slot, i32 = ir.IntType(64), ir.IntType(32)
+    team = ir.Function(module, ir.FunctionType(ir.VoidType(), [slot.as_pointer()]), team_symbol(entry.name))
+    (call,) = team.args
+    start, take, work, end = (team.append_basic_block(name) for name in ("start", "take", "work", "end"))
+    builder = ir.IRBuilder(start)
+
+    def at(index):
+        return builder.gep(call, [index if isinstance(index, ir.Value) else ir.Constant(slot, index)])
+
+    def field(name):
+        return at(TEAM_HEADER.index(name))
+
+    get_number = builder.inttoptr(builder.load(field("thread_number")), ir.FunctionType(i32, []).as_pointer())
+    number = builder.zext(builder.call(get_number, []), slot)
+    size, count = builder.load(field("block_slots")), builder.load(field("ranges"))
+    ranges = ir.Constant(slot, len(TEAM_HEADER))
+    first_block = builder.add(ranges, builder.shl(count, ir.Constant(slot, 1)))
+    block = at(builder.add(first_block, builder.mul(number, size)))
+    jobs = [builder.gep(block, [builder.sub(size, ir.Constant(slot, back))]) for back in (2, 1)]
+    has_block = builder.icmp_unsigned("<", number, builder.load(field("blocks")))
+    builder.cbranch(has_block, take, end)
+    builder.position_at_end(take)
+    taken = builder.atomic_rmw("add", field("next"), ir.Constant(slot, 1), "monotonic")
+    builder.cbranch(builder.icmp_unsigned("<", taken, count), work, end)
+    builder.position_at_end(work)
+    position = builder.add(ranges, builder.shl(taken, ir.Constant(slot, 1)))
+    for offset, job in enumerate(jobs):
+        builder.store(builder.load(at(builder.add(position, ir.Constant(slot, offset)))), job)
+    status = builder.zext(builder.call(entry, [block]), slot)
+    builder.atomic_rmw("or", field("status"), status, "monotonic")
+    builder.branch(take)
+    builder.position_at_end(end)
+    builder.ret_void()
 
 
 def _value(context, builder, kind, slots):

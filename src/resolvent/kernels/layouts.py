@@ -32,3 +32,9 @@ CALL = _integers(
     "rotated", "dim", "heads", "shared", "inner", "head_dim", "vocabulary", "numbers", "x", "rows", "pitch", "mixed",
     "hidden", "logits", "normed", "scratch", "scratch_size",
 )  # fmt: skip
+
+# What a team of threads takes, in slots of 8 bytes: `thread_number` is a function of the team's library, `next` the
+# range that the next thread takes, `status` not 0 if a kernel failed. Behind it come `ranges` pairs of numbers, the
+# first job and the one after the last, and `blocks` times the kernel's packed arguments, in `block_slots` slots each:
+# one block for a thread, with scratch of its own, of which the last two slots are the range at work.
+TEAM_HEADER = ("thread_number", "next", "ranges", "status", "block_slots", "blocks")

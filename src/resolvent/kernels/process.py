@@ -12,12 +12,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from resolvent.disk_cache import quiet_environment, speaks
-from resolvent.kernels.variant import KernelVariant
+from resolvent.kernels.variant import KernelVariant, team_symbol
+
+if TYPE_CHECKING:
+    from resolvent.kernels.loader import MachineCode
 
 COMPILING = "resolvent: compiling CPU kernels for this machine, once"
 _LONGEST = 600  # seconds that a process may take
@@ -29,7 +33,7 @@ _lock = threading.RLock()
 _forked = False
 
 
-def obtain(variant: KernelVariant) -> Callable[[bytes], int] | None:
+def obtain(variant: KernelVariant) -> MachineCode | None:
     """Its machine code, from disk or compiled now; None if it cannot be had."""
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return None
@@ -42,7 +46,7 @@ def obtain(variant: KernelVariant) -> Callable[[bytes], int] | None:
             return None
         from resolvent.kernels.loader import load
 
-        return load(code, variant.symbol)
+        return load(code, variant.symbol, team_symbol(variant.symbol))
 
 
 def start(groups: Iterable[Sequence[KernelVariant]]) -> None:

@@ -49,6 +49,11 @@ class KernelVariant(NamedTuple):
                 temporary.write_bytes(hashlib.sha256(code).digest() + code)
 
 
+def team_symbol(symbol: str) -> str:
+    """The name of the function that a team of threads calls."""
+    return f"{symbol}_team"
+
+
 @cache
 def _identity() -> str:
     """A digest of all that machine code depends on: sources, compiler, settings, processor."""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from resolvent.kernels import Memory
 from resolvent.ops.cpu.layout import as_array, padded_size
 from resolvent.ops.cpu.memory import empty
 from resolvent.ops.cpu.threads import in_threads
@@ -79,7 +80,7 @@ def argument(*terms: Tensor, read: bool = True, written: bool = False) -> Argume
 
 
 def run_buffered(
-    bind: Bind, arguments: Sequence[Argument], heads: int, rows: Rows, scratch: Callable[[], Sequence[Array]]
+    bind: Bind, arguments: Sequence[Argument], heads: int, rows: Rows, scratch: Callable[[], Sequence[Memory]]
 ) -> None:
     """Run a kernel over all jobs in threads, with a few at a time, which are all that it sees."""
     begins = np.cumsum(_integers([0, *np.tile(np.diff(rows.cuts) + rows.known, heads)]))  # rows before each job
@@ -90,13 +91,13 @@ def run_buffered(
         return [[a.buffer(size) if isinstance(a, Buffered) else a for a in arguments], scratch()]
 
     @torch.inference_mode()  # or a thread could not write what the caller has made in it
-    def work(buffers: list[Tensor], arrays: Sequence[Array], first: int, last: int) -> None:
+    def work(buffers: list[Tensor], areas: Sequence[Memory], first: int, last: int) -> None:
         for begin, end in _pieces(begins, first, last, most):
             # With known rows a job is a head; without, those of all jobs follow one another, as in a single head.
             cuts = _integers(rows.cuts) if rows.known else begins[begin : end + 1] - begins[begin]
             ranges = [_rows_of(a, rows.cuts, begin, end) for a in arguments]
             steps = list(zip(arguments, buffers, ranges, strict=True))
-            bind([_array(*step) for step in steps], cuts)(*arrays, 0, end - begin)
+            bind([_array(*step) for step in steps], cuts)(*areas, 0, end - begin)
             for a, buffer, taken in steps:
                 if isinstance(a, Buffered):
                     a.take(buffer, taken)

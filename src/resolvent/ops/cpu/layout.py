@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from functools import cache, lru_cache
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from resolvent.kernels import UNIT
+from resolvent.kernels import UNIT, Memory
+from resolvent.ops.cpu.memory import LINE
 from resolvent.ops.precision import compute_dtype
 
+_LETTERS = {torch.float32: "<f4", torch.float64: "<f8", torch.bfloat16: "<i2"}  # as NumPy writes types
 _SPAN = 256  # bytes of a row at once: four registers of AVX-512, eight of AVX
 
 
@@ -24,6 +27,26 @@ def as_array(t: Tensor) -> npt.NDArray[np.generic]:
     """All elements in a row, which are the tensor's own memory if it is contiguous; bfloat16 as 16-bit integers."""
     flat = t.reshape(-1).contiguous().resolve_neg()  # some views stand for the negative of what memory holds
     return flat.view(torch.int16).numpy() if t.dtype == torch.bfloat16 else flat.numpy()
+
+
+def memory_of(t: Tensor) -> Memory:
+    """The same for kernels, which need no array; not even one of a contiguous tensor's memory."""
+    flat = t.contiguous().resolve_neg()
+    return Memory(_LETTERS[t.dtype], flat.data_ptr(), flat.numel(), flat)
+
+
+def memory_of_array(array: npt.NDArray[np.generic]) -> Memory:
+    """A contiguous array, which stays alive as long as this does."""
+    return Memory(array.dtype.str, array.ctypes.data, array.size, array)
+
+
+def scratch(*areas: tuple[str, int]) -> list[Memory]:
+    """Memory of these types and lengths, which nobody has written: parts of one block, on cache lines of their own."""
+    sizes = [-(-np.dtype(kind).itemsize * length // LINE) * LINE for kind, length in areas]
+    block = np.empty(sum(sizes) + LINE, dtype=np.uint8)
+    start = block.ctypes.data + -block.ctypes.data % LINE
+    begins = accumulate(sizes, initial=start)
+    return [Memory(kind, begin, length, block) for (kind, length), begin in zip(areas, begins, strict=False)]
 
 
 def span(d: int, t: Tensor) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 _LARGE = 1 << 22  # bytes from which large pages pay
-_LINE = 64  # of the processor's caches: a vector that lies in two is read twice
+LINE = 64  # of the processor's caches: a vector that lies in two is read twice
 _REUSED = range(1 << 20, 1 << 30)  # sizes that are kept
 _LEAST_KEPT, _MOST_KEPT = 3 << 27, 1 << 32  # six results of 12 heads of 64 in float32: of 16,384 and of 221,000 tokens
 _ON_REQUEST = sys.platform == "linux" and hasattr(mmap, "MADV_HUGEPAGE")
@@ -43,10 +43,10 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="cpu")
     kept = _free.get(nbytes)
     try:
-        memory = kept.pop() if kept else np.empty(nbytes + _LINE, dtype=np.uint8)
+        memory = kept.pop() if kept else np.empty(nbytes + LINE, dtype=np.uint8)
     except IndexError:  # another thread was quicker
-        memory = np.empty(nbytes + _LINE, dtype=np.uint8)
-    start = -memory.ctypes.data % _LINE
+        memory = np.empty(nbytes + LINE, dtype=np.uint8)
+    start = -memory.ctypes.data % LINE
     view = memory[start : start + nbytes]  # dies with the tensor's storage, whoever holds that last
     weakref.finalize(view, _keep, memory)
     return torch.from_numpy(view).view(dtype).view(*shape)
@@ -58,7 +58,7 @@ def release() -> None:
 
 
 def _keep(memory: npt.NDArray[np.uint8]) -> None:
-    size = memory.nbytes - _LINE
+    size = memory.nbytes - LINE
     blocks = _free.pop(size, [])
     _free[size] = [*blocks, memory]  # the size used last comes last
     held = sum(size * len(blocks) for size, blocks in list(_free.items()))

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.kernels import STATS, UNIT, Kernel
-from resolvent.ops.autograd import VmapInfo, map_in_front
+from resolvent.kernels import STATS, UNIT, BoundKernel, Kernel, Memory
+from resolvent.ops.autograd import VmapInfo, map_in_front, signed
 from resolvent.ops.cpu.buffers import Argument, Array, argument, run_buffered
-from resolvent.ops.cpu.layout import as_array, padded_size, pair_span, scalar, span
+from resolvent.ops.cpu.layout import memory_of, padded_size, pair_span, scalar, scratch, span
 from resolvent.ops.cpu.memory import empty_like
 from resolvent.ops.cpu.plan import kernel_plan
 from resolvent.ops.cpu.threads import in_threads
@@ -86,6 +85,7 @@ class _Mix(torch.autograd.Function):
     """Saves inputs, outputs and a few numbers per row; the backward sweep recomputes the weights."""
 
     @staticmethod
+    @signed
     def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         *inputs, y_known, rows, scale, differentiable = arguments
         return forward(inputs, rows, scale, y_known, differentiable=differentiable)
@@ -186,47 +186,49 @@ class _Sweep:
         written = (argument(t, read=False, written=True) for t in vectors)
         return [t if used else self.nothing for t, used in zip(written, self.used, strict=True)]
 
-    def run(self, kernel: Kernel, arguments: list[Argument], scratch: Callable[[], list[Array]]) -> None:
+    def run(self, kernel: Kernel, arguments: list[Argument], own_scratch: Callable[[], list[Memory]]) -> None:
         p, rows = self.plan, self.rows
         back = kernel is _backward
-        shape = [p.offsets, p.table, p.starts, p.widths, *((p.within, p.last_reader) if back else ())]
+        shape = [*p.reads, *(p.readers if back else ())]
         sizes = [rows.known, p.widest, self.d, self.dk, span(self.d, self.x)]
         sizes += [*((pair_span(self.d, self.x),) if back else ()), span(self.dk, self.x)]
         sizes += [self.scale, rows.pattern.direct == "all", rows.pattern.recurrent, self.block, self.group]
 
-        def bind(arrays: list[Array], cuts: Integers) -> Callable[..., None]:
+        def bind(arrays: Sequence[Array | Memory], cuts: Integers) -> BoundKernel:
             return kernel.bind(*arrays, *shape, cuts, *sizes)
 
         tensors = [t for t in arguments if isinstance(t, Tensor)]
         if len(tensors) == len(arguments):
-            in_threads(bind([as_array(t) for t in tensors], p.cuts), self.heads, rows.cuts, scratch)
+            in_threads(bind([memory_of(t) for t in tensors], p.cuts), self.heads, rows.cuts, own_scratch)
         else:
-            run_buffered(bind, arguments, self.heads, rows, scratch)
+            run_buffered(bind, arguments, self.heads, rows, own_scratch)
 
     @property
     def _area(self) -> int:
         """Numbers in the columns of a block: `pitch_of` in `kernels/forward.py`, for the sources and the row itself."""
         return (self.block + 2 * UNIT) * (self.plan.widest + 1)
 
-    def forward_scratch(self) -> list[Array]:
+    def forward_scratch(self) -> list[Memory]:
         area = self._area
-        return [*self._empty(area, area, *[self.block] * 4), np.empty(self.block, dtype=np.int64)]
+        return self._scratch(area, area, *[self.block] * 4, column=True)
 
-    def backward_scratch(self) -> list[Array]:
+    def backward_scratch(self) -> list[Memory]:
         area, rounded = self._area, len(self.plan.last_reader) > 0
         kept = area if rounded else self.plan.widest * (self.rows.longest + UNIT)
         a = kept if self.rows.pattern.direct == "all" else 0
         b = kept if self.rows.pattern.recurrent else 0
         slopes = (0, 0) if rounded else (a, b if self.plan.widest > 1 else 0)
-        blocks, column = self._empty(*[area] * 4, *[self.block] * 5), np.empty(self.block, dtype=np.int64)
-        return [*blocks, column, *self._empty(self.rows.longest * self.d, a, b, *slopes)]
+        blocks = self._scratch(*[area] * 4, *[self.block] * 5, column=True)
+        return [*blocks, *self._scratch(self.rows.longest * self.d, a, b, *slopes)]
 
-    def scatter_scratch(self) -> list[Array]:
+    def scatter_scratch(self) -> list[Memory]:
         row = -(-(self.plan.widest + 1) // UNIT) * UNIT
-        return self._empty(*[row] * 4, self.rows.longest * self.d)
+        return self._scratch(*[row] * 4, self.rows.longest * self.d)
 
-    def _empty(self, *sizes: int) -> list[Array]:
-        return [np.empty(size, dtype=self.scale.dtype) for size in sizes]
+    def _scratch(self, *sizes: int, column: bool = False) -> list[Memory]:
+        """Numbers; and integers, one for each row of a block."""
+        kind = self.scale.dtype.str
+        return scratch(*((kind, size) for size in sizes), *((("<i8", self.block),) if column else ()))
 
 
 def sweep_sizes(widest: int, longest: int, *, rounded: bool) -> tuple[int, int]:

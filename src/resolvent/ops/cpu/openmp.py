@@ -68,18 +68,18 @@ def team_functions() -> TeamFunctions | None:
     return None if _forked or _parallel() is None else _functions()
 
 
-def run_compiled(function: int, data: bytes, threads: int) -> None:
+def run_compiled(function: int, data: bytes | ctypes.Array[ctypes.c_char], threads: int) -> None:
     """Call a compiled function with this argument on each of torch's threads, and wait for all."""
     parallel = _compiled_parallel()
     parallel(function, data, threads, 0)
 
 
 @cache
-def _compiled_parallel() -> Callable[[int, bytes, int, int], None]:
+def _compiled_parallel() -> Callable[[int, bytes | ctypes.Array[ctypes.c_char], int, int], None]:
     parallel = _library().GOMP_parallel
-    parallel.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint, ctypes.c_uint]
+    parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
     parallel.restype = None
-    call: Callable[[int, bytes, int, int], None] = parallel
+    call: Callable[[int, bytes | ctypes.Array[ctypes.c_char], int, int], None] = parallel
     return call
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from resolvent.kernels import Memory
+from resolvent.ops.cpu.layout import memory_of_array
 from resolvent.ops.rows import Rows, Table
 from resolvent.patterns.strides import Integers
 
@@ -25,6 +28,16 @@ class KernelPlan:
     last_reader: Integers
     cuts: Integers
     widest: int
+
+    @cached_property
+    def reads(self) -> tuple[Memory, ...]:
+        """Who is read, as all kernels take it: offsets, table, starts and widths."""
+        return tuple(memory_of_array(array) for array in (self.offsets, self.table, self.starts, self.widths))
+
+    @cached_property
+    def readers(self) -> tuple[Memory, ...]:
+        """What the way back takes besides: within and last_reader."""
+        return tuple(memory_of_array(array) for array in (self.within, self.last_reader))
 
 
 def kernel_plan(rows: Rows) -> KernelPlan:

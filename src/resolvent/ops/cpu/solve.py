@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from resolvent.kernels import Kernel
-from resolvent.ops.autograd import VmapInfo, map_in_front
+from resolvent.ops.autograd import VmapInfo, map_in_front, signed
 from resolvent.ops.cpu.layout import as_array
 from resolvent.ops.cpu.plan import kernel_plan
 from resolvent.ops.cpu.threads import in_threads
@@ -35,6 +35,7 @@ def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, rows: Rows, y_known: Te
 
 class _Solve(torch.autograd.Function):
     @staticmethod
+    @signed
     def forward(x: Tensor, alpha: Tensor, beta: Tensor, y_known: Tensor, rows: Rows) -> Tensor:
         inputs = [t.detach().contiguous() for t in (x, alpha, beta)]
         y = torch.empty_like(inputs[0])

@@ -8,11 +8,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
-from resolvent.ops.cpu.openmp import run_on_team
+from resolvent.kernels import BoundKernel
+from resolvent.ops.cpu.openmp import run_compiled, run_on_team, team_functions
+
+Chunks: TypeAlias = tuple[tuple[int, int], ...]  # of jobs: the first, and the one after the last
 
 _ROUNDS = 2  # each time a thread takes this part of its fair share of what is left
 
@@ -34,13 +38,36 @@ def in_threads(
         if jobs:
             work(*scratch(), 0, jobs)
         return
-    chunks = deque(_chunks(heads, cuts, threads))
+    chunks = _chunks(heads, cuts, threads)
+    if not (isinstance(work, BoundKernel) and _run_compiled(work, chunks, scratch, threads)):
+        _run_called(work, chunks, scratch, threads)
+
+
+def _run_compiled(work: BoundKernel, chunks: Chunks, scratch: Callable[[], Sequence[object]], threads: int) -> bool:
+    """On torch's team without Python, which lets one thread at a time through; False if that cannot be."""
+    team = team_functions()
+    if team is None:
+        return False
+    own = [scratch() for _ in range(min(threads, len(chunks)))]  # lives until all threads are done
+    call = work.for_team(own, _packed(chunks), team.thread_number)
+    if call is None:
+        return False
+    function, data = call
+    run_compiled(function, data, torch.get_num_threads())
+    work.check(data)
+    return True
+
+
+def _run_called(
+    work: Callable[..., None], chunks: Chunks, scratch: Callable[[], Sequence[object]], threads: int
+) -> None:
+    queue = deque(chunks)
 
     def take() -> None:
         own: Sequence[object] | None = None
         while True:
             try:
-                first, last = chunks.popleft()
+                first, last = queue.popleft()
             except IndexError:
                 return
             own = scratch() if own is None else own
@@ -51,7 +78,7 @@ def in_threads(
 
 
 @lru_cache(maxsize=64)
-def _chunks(heads: int, cuts: tuple[int, ...], threads: int) -> tuple[tuple[int, int], ...]:
+def _chunks(heads: int, cuts: tuple[int, ...], threads: int) -> Chunks:
     """Jobs first … last - 1 of each chunk, which has a share of the rows that are left, so that the last are small."""
     done = np.concatenate([[0], np.cumsum(np.tile(np.diff(cuts), heads))])  # rows before each job
     edges = [0]
@@ -60,6 +87,11 @@ def _chunks(heads: int, cuts: tuple[int, ...], threads: int) -> tuple[tuple[int,
         share = done[first] + (done[-1] - done[first]) / (_ROUNDS * threads)
         edges.append(max(first + 1, int(np.searchsorted(done, share, side="right")) - 1))
     return tuple(pairwise(edges))
+
+
+@lru_cache(maxsize=64)
+def _packed(chunks: Chunks) -> bytes:
+    return np.array(chunks, dtype=np.int64).tobytes()
 
 
 def _run_in_pool(take: Callable[[], None], threads: int) -> None:

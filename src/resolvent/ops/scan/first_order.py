@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from resolvent.kernels import Kernel
+from resolvent.ops.autograd import signed
 from resolvent.ops.cpu.memory import empty_like
 from resolvent.ops.cpu.threads import in_threads
 from resolvent.ops.precision import compute_dtype
@@ -49,6 +50,7 @@ def scan(decay: Tensor, x: Tensor, initial: Tensor | None = None) -> Tensor:
 # each is the other's gradient, so derivatives of every order exist.
 class _Scan(torch.autograd.Function):
     @staticmethod
+    @signed
     def forward(decay: Tensor, x: Tensor, initial: Tensor | None, transposed: bool) -> Tensor:
         if not _compiles(x):
             return _doubling(decay, x, initial, transposed)
