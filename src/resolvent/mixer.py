@@ -13,7 +13,7 @@ from resolvent.coefficients import Layer, Positions, Weights, make_coefficients,
 from resolvent.coefficients.convolution import Convolution
 from resolvent.coefficients.layer import CacheMemory
 from resolvent.ops import Cache, Caches
-from resolvent.ops.backend import Backend, Request
+from resolvent.ops.backend import Backend
 from resolvent.ops.precision import autocast_enabled
 from resolvent.ops.registry import find, prepare
 from resolvent.ops.sequences import Indices
@@ -163,8 +163,7 @@ class Mixer(nn.Module):
         weight, rule = self.values.weight, self.layer.rule
         if not rule.scan and weight.device.type == "cpu":
             stages = {stage for group in self.layer.groups() for stage in group.run.stages}
-            requests = [Request("mix", str(s), s.is_dense, s.recurrent, "cpu", tokens=1024) for s in stages]
-            prepare(self.layer.backend, requests, weight.dtype, self.layer.head_dim)
+            prepare(self.layer.backend, stages, weight.dtype, self.layer.head_dim)
 
     def _check(self, x: Tensor) -> None:
         if x.ndim != 3 or x.shape[-1] != self.layer.dim or x.shape[1] < 1:

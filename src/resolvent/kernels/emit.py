@@ -1,7 +1,8 @@
 """Numba's source into object files. Only `compiler.py` imports this, in a process of its own.
 
-Numba would also make wrappers for Python, and machine code of every function that is called by another; here neither
-is needed, and compiling takes half as long. So this changes Numba's own settings.
+Numba would also make wrappers for Python, and optimize and translate every function that is called by another before
+it does so with the kernel, twice; here none of it is needed, and compiling takes half as long. So this changes Numba's
+own settings.
 """
 
 from __future__ import annotations
@@ -23,10 +24,17 @@ from resolvent.kernels.variant import KernelVariant, team_symbol
 _SCALARS = {"b": types.boolean, "i": types.int64, "f": types.float32, "d": types.float64}
 
 
+class _ObjectLibrary(AOTCodeLibrary):
+    """A function, which is optimized where all that it calls is at hand: in `compile_object`."""
+
+    def _optimize_final_module(self) -> None:
+        pass
+
+
 class _ObjectCodegen(JITCPUCodegen):
     """Code for this processor that is not run here."""
 
-    _library_class = AOTCodeLibrary
+    _library_class = _ObjectLibrary
 
     def _add_module(self, _) -> None:
         pass
@@ -60,6 +68,8 @@ def compile_object(variant: KernelVariant) -> bytes:
         library = context.codegen().create_library(variant.symbol)
         library.add_ir_module(_entry(context, compiled.fndesc, variant.symbol))
         library._final_module.link_in(compiled.library._get_module_for_linking(), preserve=True)
+        passes, builder = context.codegen()._module_pass_manager()
+        passes.run(library._final_module, builder)
         return context.codegen()._tm.emit_object(library._final_module)
 
 

@@ -66,7 +66,7 @@ def source(offsets, table, starts, known, i, c):
     return i - offsets[np.uint64(c)] if len(offsets) else table[np.uint64(starts[np.uint64(i - known)] + c)]
 
 
-@njit(error_model="numpy", _nrt=False, forceinline=True)
+@njit(error_model="numpy", _nrt=False)
 def score(
     left, left_at, right, right_at, factor, offsets, table, starts, widths, known, b0, rows, width, group, d, size,
     beyond, own, out, pitch, ahead,
@@ -139,7 +139,7 @@ def clear(array, first, last, value):
         store(array, np.uint64(c), splat(array.dtype.type(value), (0,)))
 
 
-@njit(error_model="numpy", _nrt=False, forceinline=True)
+@njit(error_model="numpy", _nrt=False)
 def _softmax(weights, pitch, columns, rows, scale, top, factor):
     """Weights become scale[r] · softmax; `top` and `factor` are what it took. Rows without any source become NaN."""
     unit = (0,)
@@ -162,7 +162,7 @@ def _softmax(weights, pitch, columns, rows, scale, top, factor):
             store(weights, o, product(factors, load(weights, o, unit)))
 
 
-@njit(error_model="numpy", _nrt=False, forceinline=True)
+@njit(error_model="numpy", _nrt=False)
 def _keep_stats(stats, at, top, factor, rows):
     for r in range(rows):
         stats[np.uint64(at + STATS * r)] = top[np.uint64(r)]
@@ -178,30 +178,6 @@ def count_inside(offsets, table, starts, widths, known, b0, i):
     return k
 
 
-@njit(error_model="numpy", _nrt=False, forceinline=True)
-def follows(offsets, direct, recurrent):
-    """Whether rows read the one before them, and nothing else."""
-    return recurrent and not direct and len(offsets) == 1 and offsets[0] == 1
-
-
-@njit(error_model="numpy", _nrt=False, forceinline=True)
-def _follow(x, gate, y, x_at, q_at, known, end, d, size):
-    """y_i = (1 - g_i) x_i + g_i y_{i-1}: in one pass, with the row before in registers."""
-    one = gate.dtype.type(1)
-    if end == 0:  # an empty sequence has no first row to start from
-        return
-    for e in range(0, d, len(size) * UNIT):
-        o = np.uint64((x_at + max(known - 1, 0)) * d + e)
-        if known == 0:
-            store(y, o, load(x, o, size))
-        sums = load(y, o, size)
-        for i in range(max(known, 1), end):
-            o += np.uint64(d)
-            g = gate[np.uint64(q_at + i)]
-            sums = fma(g, sums, times(one - g, load(x, o, size)))
-            store(y, o, sums)
-
-
 @cached_njit(nogil=True, error_model="numpy", _nrt=False)
 def forward(
     x, qa, ka, qb, kb, gate, y, stats,
@@ -214,9 +190,6 @@ def forward(
     zero, no = np.int64(0), known < 0  # literals would be types of their own, and functions compiled for each
     for job in range(first, last):
         x_at, q_at, end = locate(job, cuts, known)
-        if follows(offsets, direct, recurrent):
-            _follow(x, gate, y, x_at, q_at, known, end, d, size)
-            continue
         for b0 in range(known, end, block):
             rows = min(block, end - b0)
             width = zero

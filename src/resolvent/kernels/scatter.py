@@ -74,7 +74,7 @@ def backward(
     offsets, table, starts, widths, cuts, known, most, d, dk, size, size_k, scale, direct, recurrent, _, group,
     weight_a, weight_b, slope_a, slope_b, du, first, last,
 ):  # fmt: skip
-    """Jobs first … last - 1. As `backward.backward`, without blocks."""
+    """Jobs first … last - 1. As `shifted.backward`, without blocks."""
     one, nil, lowest = stats.dtype.type(1), stats.dtype.type(0), stats.dtype.type(LOWEST)
     zero, single, no = np.int64(0), np.int64(1), known < 0  # a single row: its columns lie side by side
     scored_b = recurrent and most > 1

@@ -104,8 +104,8 @@ class Backend(Protocol):
 class PreparedBackend(Backend, Protocol):
     """A backend that has something to do before its first call, such as to compile."""
 
-    def prepare(self, dtype: torch.dtype, d: int) -> None:
-        """A layer of this dtype, with heads of d channels, will be called soon. Returns at once."""
+    def prepare(self, pattern: Stage, dtype: torch.dtype, d: int) -> None:
+        """A layer with this pattern and dtype, and heads of d channels, will be called soon. Returns at once."""
 
 
 @runtime_checkable

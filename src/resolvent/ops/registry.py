@@ -11,6 +11,7 @@ import torch
 from resolvent.errors import closest
 from resolvent.ops import cpu, dense, paper, portable, reference, triton
 from resolvent.ops.backend import Backend, PreparedBackend, Request
+from resolvent.patterns import Stage
 
 # In the order in which `auto` asks them.
 BACKENDS: dict[str, Backend] = {backend.NAME: backend for backend in (dense, cpu, triton, portable, reference, paper)}
@@ -42,13 +43,17 @@ def choose(backend: str | Backend, request: Request) -> tuple[Backend, str]:
     return chosen, "it was asked for"
 
 
-def prepare(backend: str | Backend, requests: Iterable[Request], dtype: torch.dtype, d: int) -> None:
-    """Let the backends that will run these for heads of d channels get ready; whatever fails, a call will say it."""
-    for request in requests:
+def prepare(backend: str | Backend, patterns: Iterable[Stage], dtype: torch.dtype, d: int) -> None:
+    """Let the backends get ready that will mix by these patterns on a CPU, with heads of d channels.
+
+    Whatever fails, a call will say it.
+    """
+    for pattern in patterns:
         with suppress(ValueError, RuntimeError, NotImplementedError, OSError):
+            request = Request("mix", str(pattern), pattern.is_dense, pattern.recurrent, "cpu", tokens=1024)
             chosen, _ = choose(backend, request)
             if isinstance(chosen, PreparedBackend):
-                chosen.prepare(dtype, d)
+                chosen.prepare(pattern, dtype, d)
 
 
 def registered_name(backend: Backend) -> str:

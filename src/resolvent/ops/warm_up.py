@@ -12,25 +12,27 @@ from torch import Tensor
 from resolvent.kernels import KernelVariant, variants_of
 from resolvent.ops.api import extend, mix, solve
 from resolvent.ops.cache.stages import decode_cache
+from resolvent.ops.cpu.ahead import two_before
 from resolvent.ops.cpu.stack import stack_variants
 from resolvent.ops.rows import Rows, rows_of
 from resolvent.ops.scan import scan
 from resolvent.patterns import Pattern, explicit, pattern
 
 _TOKENS = 32  # so many that cache-efficient strides differ from others
+_USUAL = "first-order", "exponential", "exponential+cache"
 HEAD_DIMS = (16, 32, 64)  # and their multiples: 48 is three times 16, 128 twice 64
 
 
 def usual_variants(precision: Literal["float32", "float64"] = "float32") -> list[KernelVariant]:
     """Sweeps forward and backward, decoding, solving and scans, for every size of heads."""
     dtype = torch.float64 if precision == "float64" else torch.float32
-    shifted, listed, general = pattern("exponential"), pattern("exponential+cache"), explicit(_two_before)
-    for chosen in (shifted, listed, general):
+    before, shifted, listed, general = *map(pattern, _USUAL), explicit(two_before)
+    for chosen in (before, shifted, listed, general):
         rows_of(chosen.stages[0], (0, _TOKENS)).local_table  # noqa: B018  # now, while kernels run
     with _one_thread(), variants_of() as wanted:
         Rows(listed.stages[0], (0, _TOKENS)).local_table  # noqa: B018
         for d in HEAD_DIMS:
-            for chosen in (shifted, general):
+            for chosen in (before, shifted, listed, general):
                 _mix(chosen, d, dtype)
             _decode(listed, d, dtype)
         _solve(shifted, dtype)
@@ -49,10 +51,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _two_before(i: int) -> list[int]:
-    return [i - 2] if i % 2 == 0 and i else []
 
 
 def _mix(chosen: Pattern, d: int, dtype: torch.dtype) -> None:

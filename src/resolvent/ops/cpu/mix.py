@@ -26,7 +26,9 @@ from resolvent.patterns.strides import Integers
 if TYPE_CHECKING:
     from resolvent.ops.autograd import Context
 
-_forward, _backward, _scatter = Kernel("forward.forward"), Kernel("backward.backward"), Kernel("scatter.backward")
+_FOLLOW = Kernel("follow.forward"), Kernel("follow.backward")
+_forward, _shifted, _rounded = Kernel("forward.forward"), Kernel("shifted.backward"), Kernel("rounded.backward")
+_scatter = Kernel("scatter.backward")
 _LARGEST_AREA = 1 << 21  # weights of a block's rows that are kept at once, where rows are very wide
 
 
@@ -57,6 +59,21 @@ def _used(rows: Rows) -> tuple[bool, ...]:
     a = rows.pattern.direct == "all"
     b = rows.pattern.recurrent and rows.plan(kernel_plan).widest > 1
     return True, a, a, b, b
+
+
+def _kernels(rows: Rows) -> tuple[Kernel, Kernel]:
+    """The sweep forward, and the one back."""
+    if rows.general:
+        return _forward, _scatter
+    if not rows.shifted:
+        return _forward, _rounded
+    return _FOLLOW if follows(rows) else (_forward, _shifted)
+
+
+def follows(rows: Rows) -> bool:
+    """Whether rows read the output before them, and nothing else."""
+    recurrent = rows.pattern.recurrent and rows.pattern.direct != "all"
+    return recurrent and rows.shifted and all(offset == 1 for offset in rows.offsets)
 
 
 def _channel_splits(x: Tensor, rows: Rows) -> int:
@@ -130,7 +147,7 @@ def forward(
     terms = (y, rest) if rest.numel() else (y,)
     stats.zero_()  # not all are written, and none may be random
     written = [argument(*terms, read=rows.known > 0, written=True), stats]
-    sweep.run(_forward, [*sweep.reads(vectors), gate.to(stats.dtype), *written], sweep.forward_scratch)
+    sweep.run(_kernels(rows)[0], [*sweep.reads(vectors), gate.to(stats.dtype), *written], sweep.forward_scratch)
     return y, rest, stats
 
 
@@ -156,10 +173,7 @@ def backward(
     outputs = argument(*terms) if rows.pattern.recurrent else sweep.nothing
     arguments = [*sweep.reads(vectors), gate.to(stats.dtype), outputs, stats, argument(dy)]
     arguments += [*sweep.writes(gradients), dgate, argument(dy_known, read=False, written=True)]
-    if rows.general:
-        sweep.run(_scatter, arguments, sweep.scatter_scratch)
-    else:
-        sweep.run(_backward, arguments, sweep.backward_scratch)
+    sweep.run(_kernels(rows)[1], arguments, sweep.scatter_scratch if rows.general else sweep.backward_scratch)
     if rows.pattern.direct != "all":
         gradients[0][:, :, : rows.known] = 0  # not written: A's single weight is that of the row itself
     return *gradients, dgate.to(gate.dtype), dy_known
@@ -188,7 +202,7 @@ class _Sweep:
 
     def run(self, kernel: Kernel, arguments: list[Argument], own_scratch: Callable[[], list[Memory]]) -> None:
         p, rows = self.plan, self.rows
-        back = kernel is _backward
+        back = kernel in (_shifted, _rounded, _FOLLOW[1])
         shape = [*p.reads, *(p.readers if back else ())]
         sizes = [rows.known, p.widest, self.d, self.dk, span(self.d, self.x)]
         sizes += [*((pair_span(self.d, self.x),) if back else ()), span(self.dk, self.x)]
