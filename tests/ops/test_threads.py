@@ -1,5 +1,6 @@
 """Jobs run on torch's own threads, or in a pool: each once, whatever happens around them."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -8,10 +9,14 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from resolvent.kernels import Kernel
+from resolvent.kernels.layouts import TEAM_HEADER
 from resolvent.ops.cpu import openmp, threads
+from resolvent.ops.cpu.layout import memory_of
 from resolvent.ops.cpu.threads import in_threads
 from tests.operator_cases import mix, mixer_inputs
 
@@ -93,7 +98,7 @@ def test_jobs_may_start_jobs() -> None:
 
 
 def test_all_ways_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Team, pool, one thread, and eight callers at once; forward and backward."""
+    """The team without Python, and eight callers at once; the team with Python, a pool, one thread; both ways."""
     inputs = {name: t.requires_grad_() for name, t in mixer_inputs(300, torch.float32, 2, 3, 16, 16).items()}
 
     def run() -> list[torch.Tensor]:
@@ -109,10 +114,41 @@ def test_all_ways_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
         caller.start()
     for caller in callers:
         caller.join()
-    monkeypatch.setattr(threads, "run_on_team", lambda *_: False)
-    results.append(run())
-    assert len(results) == 10
+    for way in ("_run_compiled", "run_on_team"):
+        monkeypatch.setattr(threads, way, lambda *_: False)
+        results.append(run())
+    assert len(results) == 11
     assert all(torch.equal(a, b) for result in results for a, b in zip(result, expected, strict=True))
+
+
+@pytest.mark.parametrize("team", [1, 2, 5])
+def test_a_team_takes_every_range_once(team: int) -> None:
+    """By itself, whatever its size: with fewer threads than have scratch, as nested calls get, and with more."""
+    functions = openmp.team_functions()
+    if functions is None:
+        pytest.skip("torch has no team of threads here")
+    decay, x = torch.rand(2, 12, 40, 16, dtype=torch.float64)
+    sums = torch.zeros_like(x)
+    arrays = (decay, x, torch.empty(0, dtype=torch.float64), sums)
+    bound = Kernel("scan.forward").bind(*map(memory_of, arrays), 40, 16)
+    ranges = np.array([(0, 5), (5, 6), (6, 6), (6, 12)], dtype=np.int64).tobytes()
+    call = bound.for_team([(), (), ()], ranges, functions.thread_number)
+    assert call is not None
+    openmp.run_compiled(*call, team)
+    bound.check(call[1])
+    expected = x.clone()
+    for i in range(1, 40):
+        expected[:, i] += decay[:, i] * expected[:, i - 1]
+    torch.testing.assert_close(sums, expected, rtol=1e-12, atol=0)
+
+
+def test_a_kernel_that_fails_on_a_team_is_an_error() -> None:
+    bound = Kernel("scan.forward").bind()
+    data = (ctypes.c_char * 48)()
+    bound.check(data)
+    data[8 * TEAM_HEADER.index("status")] = 1
+    with pytest.raises(RuntimeError, match=r"kernel scan.forward failed: expected status 0."):
+        bound.check(data)
 
 
 FORKED = """
