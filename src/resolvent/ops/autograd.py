@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
-Forward = TypeVar("Forward", bound=Callable[..., Any])
+Forward = TypeVar("Forward", bound=Callable[..., object])
 
 
 class Context(Protocol):

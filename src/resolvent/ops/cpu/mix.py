@@ -73,7 +73,7 @@ def _kernels(rows: Rows) -> tuple[Kernel, Kernel]:
 def follows(rows: Rows) -> bool:
     """Whether rows read the output before them, and nothing else."""
     recurrent = rows.pattern.recurrent and rows.pattern.direct != "all"
-    return recurrent and rows.shifted and all(offset == 1 for offset in rows.offsets)
+    return recurrent and rows.shifted and (rows.longest == 1 or rows.offsets.tolist() == [1])
 
 
 def _channel_splits(x: Tensor, rows: Rows) -> int:
