@@ -56,7 +56,7 @@ def check_mix(spec: Spec, inputs: Inputs, *dtypes: torch.dtype) -> None:
     """Every backend that can, in every dtype (which must hold the inputs exactly), against the reference in float64.
 
     The reference runs through the stages of a pair one after another: there it is itself among the judged, by matrices.
-    Where it would take long, matrices alone judge: that it is what they are is a law of its own (tests/ops/test_reference.py).
+    Where it would take long, matrices judge; that it is what they are is another law (tests/ops/test_reference.py).
     """
     doubles, paired = {name: t.double() for name, t in inputs.items()}, spec in PAIRED
     scale, written_out = inputs["qa"].shape[-1] ** -0.5, paired or inputs["x"].shape[-2] > LONG

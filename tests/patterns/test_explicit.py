@@ -23,7 +23,7 @@ def spelled(*words: int, after: bytes = b"") -> str:
 def bomb(megabytes: int) -> bytes:
     """What unpacks to as many million zeros, written at once: packing them takes seconds.
 
-    A block of zeros starts anywhere after a full flush, so one is repeated; of zeros alone, the checksum is their number.
+    A block of zeros starts anywhere after a full flush, so one is repeated; of zeros, the checksum is their number.
     """
     block, zeros = zlib.compressobj(9, zlib.DEFLATED, -15), 10**6 * megabytes
     million = block.compress(bytes(10**6)) + block.flush(zlib.Z_FULL_FLUSH)
