@@ -1,6 +1,6 @@
 """The command line as `python -m resolvent` runs it, but in this process, which has all its modules loaded already.
 
-What belongs to a process of its own is tested in one: signals, encodings, folders that cannot be written, what is imported.
+What belongs to a process of its own is tested in one: signals, encodings, folders that cannot be written, imports.
 """
 
 import contextlib
