@@ -85,6 +85,7 @@ def test_parameter_counts_as_stated() -> None:
         assert f"{100 * (counts[1] / counts[0] - 1):.1f}" == more
 
 
+@pytest.mark.usefixtures("cells_run_here")
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = [line for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
@@ -93,11 +94,11 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(ours) >= 5
     assert ["--install-completion"] not in ours, "it would change the shell of whoever runs the tests"
     for arguments in ours:
-        one = ["--tasks", "copy"] if arguments[:2] == ["study", "table1"] else []  # each cell is a process
-        done = CliRunner().invoke(app, [*arguments, *one], catch_exceptions=False)
+        done = CliRunner().invoke(app, arguments, catch_exceptions=False)
         assert done.exit_code == 0, (arguments, done.output)
 
 
+@pytest.mark.usefixtures("cells_run_here")
 def test_language_commands(tmp_path: Path) -> None:
     """Those that take minutes, on a small text and for two steps."""
     (tmp_path / "wikitext2.txt").write_text("Robert is an English film , television and theatre actor . \n" * 60)
@@ -113,6 +114,7 @@ def test_language_commands(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "language-quick-wikitext2-bytes" / "pareto.png").exists()
 
 
+@pytest.mark.usefixtures("cells_run_here")
 def test_commands_about_reach(tmp_path: Path) -> None:
     """Those that take hours, on a small text and for two steps."""
     (tmp_path / "python.txt").write_text("def f(x):\n    return x + 1\n\n\nclass A:\n    value = f(3)\n\n\n" * 90)
@@ -132,6 +134,7 @@ def test_commands_about_reach(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "language-python-python-bpe-1024" / "ladder.png").exists()
 
 
+@pytest.mark.usefixtures("cells_run_here")
 def test_tutorial_trains_and_reports(tmp_path: Path) -> None:
     """Its commands, for a few steps, and what it does with the record."""
     page = ROOT / "docs" / "tutorial.md"

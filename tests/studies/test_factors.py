@@ -47,6 +47,7 @@ def test_bad_factors(tmp_path: Path, factor: str, message: str) -> None:
         cells("copy", ["dense"], [factor], tmp_path)
 
 
+@pytest.mark.usefixtures("cells_run_here")
 def test_the_command(tmp_path: Path) -> None:
     changes = [word for change in QUICK for word in ("--set", change)]
     done = command("study", "factors", "copy", "--structures", "dense", "--vary", "train.learning_rate=0.001",
