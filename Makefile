@@ -15,6 +15,9 @@ CASES   ?=
 RECORDS ?= docs/records/bench-two-cores.jsonl
 QUICK   ?=
 
+# Tests start hundreds of processes, and each would read all modules from their source again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo test check slow cluster gpu gpu-test tools browser fuzz bench docs dist dist-test clean
 
 help: ## say what can be made

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: in a process of its own."""
+"""The command line as a user meets it: what is printed and written, and how it ends."""
 
 import json
 import subprocess
@@ -16,12 +16,13 @@ from resolvent.cli import app
 from resolvent.cli.model import _label
 from resolvent.patterns.published import PUBLISHED
 from resolvent.report import tables
+from tests.commands import command
 
 SIGNATURE = b"\x89PNG"
 
 
 def run(*arguments: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([sys.executable, "-m", "resolvent", *arguments], capture_output=True, text=True)
+    done = command(*arguments)
     assert (done.returncode == 0) == ok, done.stderr
     return done
 
@@ -75,11 +76,12 @@ def test_draw_a_pair_and_a_mask(tmp_path: Path) -> None:
 
 
 def test_compare_defaults_to_the_paper(tmp_path: Path) -> None:
-    done = run("compare", "--n", "64", "--plot", str(tmp_path / "c.png"), "--pages", str(tmp_path))
+    done = run("compare", "--n", "64", "--plot", str(tmp_path / "c.png"))
     for spec in rv.PAPER_STRUCTURES:
         assert spec in done.stdout
     assert "…" not in done.stdout.replace(" … ", "")  # nothing cut off at 80 columns
-    assert len(list(tmp_path.glob("*.png"))) == 10
+    run("compare", "dense", "order:3", "--n", "64", "--pages", str(tmp_path))
+    assert len(list(tmp_path.glob("*.png"))) == 3
     content = json.loads(run("compare", "dense", "order:3", "--n", "10", "--json").stdout)
     assert [row["pattern"] for row in content] == ["dense", "order:3"]
 
@@ -119,11 +121,11 @@ TEACHES = {
 }
 
 
-@pytest.mark.parametrize("command", [[], ["analyze"], ["draw"], ["compare"], ["patterns"], ["bench"]])
-def test_help_teaches(command: list[str]) -> None:
-    text = " ".join(run(*command, "--help").stdout.replace("│", " ").split())
+@pytest.mark.parametrize("words", [[], ["analyze"], ["draw"], ["compare"], ["patterns"], ["bench"]])
+def test_help_teaches(words: list[str]) -> None:
+    text = " ".join(run(*words, "--help").stdout.replace("│", " ").split())
     assert "resolvent" in text.split("[OPTIONS]")[0]
-    for word in TEACHES[command[0] if command else ""]:
+    for word in TEACHES[words[0] if words else ""]:
         assert word in text
 
 
@@ -153,6 +155,14 @@ def test_errors_are_one_line_without_a_traceback(arguments: list[str], message: 
 
 def test_version() -> None:
     assert run("--version").stdout.strip() == f"resolvent {rv.__version__}"
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["draw", "quadratic", "--n", "9"], ["analyze", "expo"]])
+def test_a_process_of_its_own_says_the_same(arguments: list[str]) -> None:
+    """And ends with the same code."""
+    done = subprocess.run([sys.executable, "-m", "resolvent", *arguments], capture_output=True, text=True)
+    here = command(*arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (here.returncode, here.stdout, here.stderr)
 
 
 def call(*arguments: str) -> Result:
@@ -214,9 +224,9 @@ def test_train_takes_a_pattern_per_layer(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_lengths_in_tokens_have_units(tmp_path: Path) -> None:
-    for command in (["evaluate", str(tmp_path), "--corpus", "x", "--context", "2q"],
-                    ["generate", str(tmp_path), "--tokens", "2q"]):  # fmt: skip
-        done = CliRunner().invoke(app, command)
+    for words in (["evaluate", str(tmp_path), "--corpus", "x", "--context", "2q"],
+                  ["generate", str(tmp_path), "--tokens", "2q"]):  # fmt: skip
+        done = CliRunner().invoke(app, words)
         assert done.exit_code == 2
         assert "expected an integer ≥ 1 or a string such as '128k'" in " ".join(done.output.replace("│", " ").split())
 

@@ -1,16 +1,17 @@
 """Documents are executed: README commands and snippets run, and every test that a text names exists."""
 
 import ast
+import contextlib
+import io
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from resolvent.cli import app
+from tests.commands import command
 
 ROOT = Path(__file__).parent.parent
 # whose snippets and commands are run
@@ -23,9 +24,11 @@ def blocks(path: Path, language: str) -> list[str]:
 
 
 def run(code: str, folder: Path) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    """What it prints, as a script that nothing has been imported for: with names of its own."""
+    printed = io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(printed):
+        exec(compile(code, "a snippet", "exec"), {"__name__": "__main__"})
+    return printed.getvalue()
 
 
 def snippets() -> list[str]:
@@ -82,11 +85,12 @@ def test_parameter_counts_as_stated() -> None:
         assert f"{100 * (counts[1] / counts[0] - 1):.1f}" == more
 
 
+@pytest.mark.usefixtures("cells_run_here")
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = [line for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
     commands = [shlex.split(line, comments=True) for line in lines]
-    ours = [command[1:] for command in commands if command[:1] == ["resolvent"]]
+    ours = [words[1:] for words in commands if words[:1] == ["resolvent"]]
     assert len(ours) >= 5
     assert ["--install-completion"] not in ours, "it would change the shell of whoever runs the tests"
     for arguments in ours:
@@ -94,6 +98,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert done.exit_code == 0, (arguments, done.output)
 
 
+@pytest.mark.usefixtures("cells_run_here")
 def test_language_commands(tmp_path: Path) -> None:
     """Those that take minutes, on a small text and for two steps."""
     (tmp_path / "wikitext2.txt").write_text("Robert is an English film , television and theatre actor . \n" * 60)
@@ -101,15 +106,15 @@ def test_language_commands(tmp_path: Path) -> None:
     more = {"prepare": [], "train": less, "generate": [], "pareto": [*less, "--structures", "first-order"]}
     block, _ = blocks(ROOT / "docs" / "guide.md", "sh")
     commands = [shlex.split(line, comments=True) for line in block.splitlines()]
-    assert [next(word for word in command if word in more) for command in commands] == list(more)
-    for command, name in zip(commands, more, strict=True):
-        words = ["wikitext2.txt" if word == "wikitext2" else word for word in command[1:]]
-        done = subprocess.run([sys.executable, "-m", "resolvent", *words, *more[name]], capture_output=True, text=True,
-                              cwd=tmp_path)  # fmt: skip
+    assert [next(word for word in line if word in more) for line in commands] == list(more)
+    for line, name in zip(commands, more, strict=True):
+        words = ["wikitext2.txt" if word == "wikitext2" else word for word in line[1:]]
+        done = command(*words, *more[name], folder=tmp_path)
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "language-quick-wikitext2-bytes" / "pareto.png").exists()
 
 
+@pytest.mark.usefixtures("cells_run_here")
 def test_commands_about_reach(tmp_path: Path) -> None:
     """Those that take hours, on a small text and for two steps."""
     (tmp_path / "python.txt").write_text("def f(x):\n    return x + 1\n\n\nclass A:\n    value = f(3)\n\n\n" * 90)
@@ -120,26 +125,25 @@ def test_commands_about_reach(tmp_path: Path) -> None:
             "ladder": [*less, "--structures", "dense"]}  # fmt: skip
     _, block = blocks(ROOT / "docs" / "guide.md", "sh")
     commands = [shlex.split(line, comments=True) for line in block.splitlines()]
-    assert [next(word for word in command if word in more) for command in commands] == list(more)
-    for command, name in zip(commands, more, strict=True):
-        words = ["python.txt" if word == "python" and name == "prepare" else word for word in command[1:]]
-        done = subprocess.run([sys.executable, "-m", "resolvent", *words, *more[name]], capture_output=True, text=True,
-                              cwd=tmp_path)  # fmt: skip
+    assert [next(word for word in line if word in more) for line in commands] == list(more)
+    for line, name in zip(commands, more, strict=True):
+        words = ["python.txt" if word == "python" and name == "prepare" else word for word in line[1:]]
+        done = command(*words, *more[name], folder=tmp_path)
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "reach.png").exists()
     assert (tmp_path / "out" / "language-python-python-bpe-1024" / "ladder.png").exists()
 
 
+@pytest.mark.usefixtures("cells_run_here")
 def test_tutorial_trains_and_reports(tmp_path: Path) -> None:
     """Its commands, for a few steps, and what it does with the record."""
     page = ROOT / "docs" / "tutorial.md"
     commands = [shlex.split(line) for block in blocks(page, "sh") for line in block.splitlines()]
-    assert [command[1] for command in commands] == ["train", "study"]
-    for command in commands:
+    assert [words[1] for words in commands] == ["train", "study"]
+    for words in commands:
         changes = ("train.steps=6", "train.eval_every=3", "train.eval_batches=1", "train.batch=8", "model.dim=16")
         less = [word for change in changes for word in ("--set", change)]
-        done = subprocess.run([sys.executable, "-m", "resolvent", *command[1:], *less], capture_output=True, text=True,
-                              cwd=tmp_path)  # fmt: skip
+        done = command(*words[1:], *less, folder=tmp_path)
         assert done.returncode == 0, done.stderr
     [snippet] = blocks(page, "py")
     assert run(snippet, tmp_path).startswith("Record(quadratic+cache on copy, seed 0: accuracy ")
@@ -147,15 +151,12 @@ def test_tutorial_trains_and_reports(tmp_path: Path) -> None:
 
 
 def test_tutorial_draws_what_it_shows(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "resolvent", "draw", "exponential+cache", "--n", "12"],
-                          capture_output=True, text=True, cwd=tmp_path)  # fmt: skip
+    done = command("draw", "exponential+cache", "--n", "12", folder=tmp_path)
     assert done.stdout == blocks(ROOT / "docs" / "tutorial.md", "text")[0]
 
 
 def test_readme_table_is_what_is_printed(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "resolvent", "compare", "--n", "1024"], capture_output=True, text=True, cwd=tmp_path
-    )
+    done = command("compare", "--n", "1024", folder=tmp_path)
     table = blocks(ROOT / "README.md", "text")[0]
     for line in table.splitlines():
         if "─" not in line:

@@ -12,15 +12,27 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
+QUICK = ("own_pattern", "long_context")  # the others train, and `make docs` runs all
+
+
+@pytest.mark.parametrize(
+    "script", [path if path.stem in QUICK else pytest.param(path, marks=pytest.mark.slow) for path in EXAMPLES],
+    ids=lambda path: path.stem,
+)  # fmt: skip
 def test_examples_run_and_show_something(script: Path, tmp_path: Path) -> None:
-    made = cells.page(script, tmp_path)
+    made = cells.example(script, tmp_path)
     assert made.startswith("# ")
-    assert "```text\n" in made
     shown = [line for line in made.splitlines() if line.startswith("<div class='shown'>")]
     assert shown
     for each in shown:
         Markup(each)
+
+
+def test_an_example_that_shows_nothing_is_an_error(tmp_path: Path) -> None:
+    script = tmp_path / "example.py"
+    script.write_text("# %% [markdown]\n# # Title\n\n# %%\nprint(1)\n")
+    with pytest.raises(ValueError, match=r"begin with \[\"<div class='shown'>\"\] on the page of example.py"):
+        cells.example(script, tmp_path)
 
 
 def test_the_examples_are_those_that_the_tutorial_names() -> None:

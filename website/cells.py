@@ -43,6 +43,15 @@ def page(path: Path, folder: Path) -> str:
     return "\n\n".join(_blocks(split(path.read_text(encoding="utf-8")), names, path.name, folder)) + "\n"
 
 
+def example(path: Path, folder: Path) -> str:
+    """The page of an example, which has a title, prints something, and shows something as a notebook would."""
+    made = page(path, folder)
+    missing = [part for part in ("# ", "```text\n", "<div class='shown'>") if f"\n{part}" not in f"\n{made}"]
+    if missing:
+        raise ValueError(f"expected lines that begin with {missing} on the page of {path.name}.")
+    return made
+
+
 def _blocks(cells: list[Cell], names: dict[str, object], file: str, folder: Path) -> Iterator[str]:
     for cell in cells:
         if not cell.is_code:

@@ -22,7 +22,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "reference/commands.md", content=commands.page()))
     with tempfile.TemporaryDirectory() as folder:
         for script in sorted((ROOT / "examples").glob("*.py")):
-            content = cells.page(script, Path(folder))
+            content = cells.example(script, Path(folder))
             files.append(File.generated(config, f"examples/{script.stem}.md", content=content))
     return files
 

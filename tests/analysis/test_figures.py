@@ -12,9 +12,14 @@ from resolvent.analysis.figures import labels, palette, panels
 from resolvent.analysis.figures.trade_off import trade_off
 from resolvent.report.figures import save
 
+PAGES = [*rv.PAPER_STRUCTURES, "local:1", "stride:3*k+2+cache"]
+SHORT = ["attention", "first-order", "local:1", "quadratic+cache"]  # of each kind of panel one
 
-@pytest.mark.parametrize("spec", [*rv.PAPER_STRUCTURES, "local:1", "stride:3*k+2+cache"])
-@pytest.mark.parametrize("n", [1, 40])
+
+@pytest.mark.parametrize(("spec", "n"), [
+    *((spec, 40) for spec in PAGES), *((spec, 1) for spec in SHORT),
+    *(pytest.param(spec, 1, marks=pytest.mark.slow) for spec in PAGES if spec not in SHORT),
+])  # fmt: skip
 def test_profile_page(spec: str, n: int, tmp_path: Path) -> None:
     written = save(rv.analyze(spec, n).plot(), tmp_path / "deep" / "page.png")
     assert written.stat().st_size > 10_000

@@ -1,4 +1,4 @@
-"""docs/hugging-face.md is executed; its example is run with the others (tests/test_website.py)."""
+"""docs/hugging-face.md is executed; its example is run with the others (`make docs`)."""
 
 import os
 import shlex

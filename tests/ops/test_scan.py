@@ -124,11 +124,17 @@ def test_empty_and_wrong_shapes() -> None:
             scan(decay, y, initial)
 
 
-@pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+# What a graph holds is traced either way; that torch makes C++ of what stands beside it takes half a minute.
+INDUCTOR = pytest.param(
+    "inductor", marks=[pytest.mark.slow, pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")]
+)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", INDUCTOR])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_compile() -> None:
+def test_compile(backend: str) -> None:
     torch._dynamo.reset()
-    run = torch.compile(lambda *t: scan(*t) + 1, fullgraph=True)
+    run = torch.compile(lambda *t: scan(*t) + 1, fullgraph=True, backend=backend)
     leaves = inputs((2, 21, 5), torch.float32)
     y, expected = run(*leaves), scan(*leaves) + 1
     assert_close(y, expected)

@@ -1,8 +1,6 @@
 """The `triton` backend where it does not run: what it refuses, and what `auto` says. Its kernels: tests/gpu."""
 
 import json
-import subprocess
-import sys
 from dataclasses import asdict
 from itertools import chain, pairwise
 from pathlib import Path
@@ -20,6 +18,7 @@ from resolvent.ops.rows import rows_of
 from resolvent.ops.triton.chunks import chunk_plan
 from resolvent.ops.triton.plan import TILE, BlockPlan, block_plan
 from resolvent.ops.triton.sizes import TUNED, Sizes, sizes_for
+from tests.commands import command
 from tests.operator_cases import LISTED, LIVES, STRIDED, Spec, mix, mixer_inputs
 
 ON_GPU = Request("mix", "exponential", False, True, "cuda", 8192)
@@ -169,25 +168,13 @@ def test_a_block_has_at_most_as_many_rows_as_a_mask_has_bits() -> None:
 
 
 def test_gpu_check_without_a_gpu() -> None:
-    done = subprocess.run([sys.executable, "-m", "resolvent", "gpu-check"], capture_output=True, text=True)
+    done = command("gpu-check")
     assert done.returncode == 2
     assert "no GPU: torch sees neither CUDA nor ROCm" in done.stderr or "needs the package triton" in done.stderr
 
 
 def test_the_model_names_itself_and_its_constants() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "resolvent",
-        "bench",
-        "--model",
-        "h100",
-        "-n",
-        "4k",
-        "exponential+cache",
-        "quadratic",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = command("bench", "--model", "h100", "-n", "4k", "exponential+cache", "quadratic")
     assert done.returncode == 0, done.stderr
     for part in ("A model of H100", "nothing here was measured", "2.7 TB/s", "faster than", "quadratic"):
         assert part in done.stdout.replace("\n", " ").replace("  ", " ")
@@ -196,6 +183,6 @@ def test_the_model_names_itself_and_its_constants() -> None:
         (["--model", "h100", "dense"], "expected sparse patterns, got 'dense'"),
         (["--model", "h100", "--rounds", "3"], "does not go with --rounds"),
     ]:
-        done = subprocess.run([*command[:4], *wrong], capture_output=True, text=True)
+        done = command("bench", *wrong)
         assert done.returncode == 2
         assert message in done.stderr.replace("\n", " ")

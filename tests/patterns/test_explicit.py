@@ -20,6 +20,21 @@ def spelled(*words: int, after: bytes = b"") -> str:
     return "explicit:" + base64.urlsafe_b64encode(packed).decode().rstrip("=")
 
 
+def bomb(megabytes: int) -> bytes:
+    """What unpacks to as many million zeros, written at once: packing them takes seconds.
+
+    A block of zeros starts anywhere after a full flush, so one is repeated; of zeros, the checksum is their number.
+    """
+    block, zeros = zlib.compressobj(9, zlib.DEFLATED, -15), 10**6 * megabytes
+    million = block.compress(bytes(10**6)) + block.flush(zlib.Z_FULL_FLUSH)
+    end = zlib.compressobj(9, zlib.DEFLATED, -15).flush()
+    return b"\x78\xda" + million * megabytes + end + (zeros % 65521 << 16 | 1).to_bytes(4, "big")
+
+
+def test_a_bomb_is_one() -> None:
+    assert zlib.decompress(bomb(3)) == bytes(3 * 10**6)
+
+
 def test_mask_rows_and_function_are_one_pattern() -> None:
     rows = [[], [0], [0, 1], [2], [], [1, 4]]
     mask = np.zeros((6, 6), dtype=np.bool_)
@@ -100,7 +115,7 @@ HOSTILE = {
     "half a word": spelled(1, 0, after=b"\0"),
     "something after": spelled(1, 0) + "AAAA",
     "cut": spelled(*range(99))[:-8],
-    "a bomb": "explicit:" + base64.urlsafe_b64encode(zlib.compress(bytes(10**9))).decode(),
+    "a bomb": "explicit:" + base64.urlsafe_b64encode(bomb(1000)).decode(),
     "too many tokens": spelled(MOST_TOKENS + 1, *[0] * (MOST_TOKENS + 1)),
 }
 

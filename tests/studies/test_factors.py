@@ -1,14 +1,13 @@
 """One factor at a time: what is run, and that nothing else differs."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from resolvent.studies.factors import UNCHANGED, cells
+from tests.commands import command
 from tests.small_runs import QUICK
 
 
@@ -48,11 +47,11 @@ def test_bad_factors(tmp_path: Path, factor: str, message: str) -> None:
         cells("copy", ["dense"], [factor], tmp_path)
 
 
+@pytest.mark.usefixtures("cells_run_here")
 def test_the_command(tmp_path: Path) -> None:
     changes = [word for change in QUICK for word in ("--set", change)]
-    command = [sys.executable, "-m", "resolvent", "study", "factors", "copy", "--structures", "dense", "--vary",
-               "train.learning_rate=0.001", "--seeds", "1", "--out", str(tmp_path), *changes, "--json"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = command("study", "factors", "copy", "--structures", "dense", "--vary", "train.learning_rate=0.001",
+                   "--seeds", "1", "--out", str(tmp_path), *changes, "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert list(found) == [UNCHANGED, "train.learning_rate=0.001"]

@@ -3,9 +3,6 @@
 import csv
 import dataclasses
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +27,7 @@ from resolvent.text import prepare
 from resolvent.train import Record, train
 from resolvent.train.perplexity import on_text
 from resolvent.train.record import read_records
+from tests.commands import command
 from tests.operator_cases import TOLERANCE
 from tests.small_runs import WORDS
 
@@ -161,8 +159,7 @@ def test_bad_commands(corpus: str, tmp_path: Path) -> None:
 
 def test_what_is_missing_is_trained_and_the_rest_is_read(corpus: str, out: Path) -> None:
     before = stamps(out)
-    command = [sys.executable, "-m", "resolvent", *words("normalization", corpus, out)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": "80"})
+    done = command(*words("normalization", corpus, out))
     assert done.returncode == 0, done.stderr
     assert "joint" in done.stdout
     assert "…" not in done.stdout

@@ -2,8 +2,6 @@
 
 import io
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from resolvent.tasks import MultiHop
 from resolvent.train import Record, RunConfig, TrainConfig
 from resolvent.train.evaluations import AccuracyEvaluation, Slice
 from resolvent.train.record import CurvePoint, read_records, write_records
+from tests.commands import command
 from tests.small_runs import record_of
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +81,5 @@ def test_refusals(tmp_path: Path) -> None:
 def test_published_results_are_what_the_records_give() -> None:
     text = (ROOT / "docs" / "results.md").read_text()
     assert re.search("<!-- records: table1-small -->", text)
-    done = subprocess.run(
-        [sys.executable, "-m", "resolvent", "results", "--check"], cwd=ROOT, capture_output=True, text=True
-    )
+    done = command("results", "--check", folder=ROOT)
     assert done.returncode == 0, done.stderr

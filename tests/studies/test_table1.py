@@ -6,6 +6,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from resolvent.patterns import FAMILIES
 from resolvent.studies import grid
 from resolvent.studies.table1 import cells, claims, table
 from resolvent.train.record import Record, read_records
+from tests.commands import command
 from tests.small_runs import QUICK
 
 RECORDS = Path(__file__).parents[2] / "docs" / "records"
@@ -38,15 +40,22 @@ def quick(out: Path, **options: Any) -> list[grid.Cell]:
     return cells("small", out, **settings)
 
 
-def test_numbers_do_not_depend_on_jobs(tmp_path: Path) -> None:
-    one = grid.run(quick(tmp_path / "1", tasks=["copy"]), 1)
-    two = grid.run(quick(tmp_path / "2", tasks=["copy"]), 2)
-    assert [essence(each) for each in one] == [essence(each) for each in two]
+@pytest.fixture(scope="module")
+def two_jobs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Record]]:
+    """A finished study, to be read or copied, and its records: starting a cell takes longer than its training."""
+    out = tmp_path_factory.mktemp("two_jobs")
+    return out, grid.run(quick(out, tasks=["copy"]), 2)
+
+
+def test_numbers_do_not_depend_on_jobs(two_jobs: tuple[Path, list[Record]], tmp_path: Path) -> None:
+    one = grid.run(quick(tmp_path, tasks=["copy"]), 1)
+    assert [essence(each) for each in one] == [essence(each) for each in two_jobs[1]]
     assert len(one) == 2
 
 
-def test_finished_cells_are_read(tmp_path: Path) -> None:
-    first = grid.run(quick(tmp_path, tasks=["copy"]), 2)
+def test_finished_cells_are_read(two_jobs: tuple[Path, list[Record]], tmp_path: Path) -> None:
+    finished, first = two_jobs
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     again = grid.run(quick(tmp_path, tasks=["copy"]), 2)
     assert again == first
@@ -55,11 +64,15 @@ def test_finished_cells_are_read(tmp_path: Path) -> None:
         grid.run(quick(tmp_path, changes=[*QUICK, "train.steps=13"]), 2)
 
 
-def study(out: Path, *more: str) -> list[str]:
+def words(out: Path, *more: str) -> list[str]:
     changes = [word for change in QUICK for word in ("--set", change)]
     chosen = [word for name in FEW for word in ("--structures", name)]
-    return [sys.executable, "-m", "resolvent", "study", "table1", "--preset", "small", "--tasks", "copy", *chosen,
-            "--out", str(out), "--jobs", "2", "--seeds", "1", *changes, *more]  # fmt: skip
+    return ["study", "table1", "--preset", "small", "--tasks", "copy", *chosen, "--out", str(out), "--jobs", "2",
+            "--seeds", "1", *changes, *more]  # fmt: skip
+
+
+def study(out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "resolvent", *words(out, *more)]
 
 
 def checkpoints(out: Path) -> list[tuple[Path, int]]:
@@ -73,11 +86,11 @@ def checkpoints(out: Path) -> list[tuple[Path, int]]:
 
 def test_killed_at_any_moment_it_goes_on(tmp_path: Path) -> None:
     whole = grid.run(quick(tmp_path / "whole", tasks=["copy"], changes=[*QUICK, "train.steps=40"]), 2)
-    command = study(tmp_path / "cut", "--set", "train.steps=40")
+    in_a_process = study(tmp_path / "cut", "--set", "train.steps=40")
     for kill in (os.killpg, os.kill):  # with its cells, or alone: then they end by themselves
         before = checkpoints(tmp_path / "cut")
         process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            in_a_process, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
         while checkpoints(tmp_path / "cut") == before:
             assert process.poll() is None, "expected checkpoints before the study ends"
@@ -88,14 +101,16 @@ def test_killed_at_any_moment_it_goes_on(tmp_path: Path) -> None:
     while subprocess.run(["pgrep", "-f", str(tmp_path / "cut")], capture_output=True).stdout:
         assert time.monotonic() < end, "expected cells to end with their study"
         time.sleep(0.1)
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = command(*words(tmp_path / "cut", "--set", "train.steps=40"))
     assert done.returncode == 0, done.stderr
     cut = [Record.read(path) for path in sorted((tmp_path / "cut").rglob("run.json"))]
     assert [essence(r) for r in cut] == [essence(r) for r in sorted(whole, key=lambda r: r.config.model.pattern_label)]
 
 
-def test_the_command_prints_and_writes(tmp_path: Path) -> None:
-    done = subprocess.run(study(tmp_path), capture_output=True, text=True)
+def test_the_command_prints_and_writes(two_jobs: tuple[Path, list[Record]], tmp_path: Path) -> None:
+    """Of cells that are finished: that it runs what is missing is seen above."""
+    shutil.copytree(two_jobs[0], tmp_path, dirs_exist_ok=True)
+    done = command(*words(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "first-order" in done.stdout
     assert "accuracy in %" in done.stdout
@@ -109,8 +124,7 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     assert (tmp_path / "table1.md").read_text().startswith("# Table 1, small")
     kept = read_records(tmp_path / "table1-small.jsonl")
     assert [r.config.model.pattern for r in kept] == FEW
-    again = subprocess.run(study(tmp_path, "--json"), capture_output=True, text=True)
-    content = json.loads(again.stdout)
+    content = json.loads(command(*words(tmp_path, "--json")).stdout)
     assert {r["config"]["model"]["pattern"] for r in content["records"]} == set(FEW)
 
 
@@ -159,12 +173,13 @@ def test_a_failing_cell_leaves_the_others(tmp_path: Path) -> None:
         grid.run(both, 2)
 
 
-def test_a_full_disk_says_so_and_keeps_what_is_finished(tmp_path: Path) -> None:
+def test_a_full_disk_says_so_and_keeps_what_is_finished(two_jobs: tuple[Path, list[Record]], tmp_path: Path) -> None:
     """A limit on the size of files stands in for the disk: records of steps still fit, a checkpoint does not."""
     both = quick(tmp_path, tasks=["copy"])
-    assert grid.run(both[1:], 1)[0].steps == 12
-    command = f"ulimit -f 16; exec {shlex.join(study(tmp_path))}"  # blocks of 1,024 bytes
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    shutil.copytree(two_jobs[0], tmp_path, dirs_exist_ok=True)
+    shutil.rmtree(both[0].folder)
+    limited = f"ulimit -f 16; exec {shlex.join(study(tmp_path))}"  # blocks of 1,024 bytes
+    done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True)
     assert done.returncode == 2
     assert "copy · attention · seed 20 failed: " in done.stderr
     assert "no space left to write" in done.stderr
@@ -223,10 +238,9 @@ def test_paper_preset_is_the_papers() -> None:
 
 def test_the_papers_preset_takes_steps_on_a_cpu(tmp_path: Path) -> None:
     """Three steps of the command, in float16, with fewer sequences than the paper's."""
-    command = [sys.executable, "-m", "resolvent", "train", "copy", "--preset", "paper", "--pattern", "quadratic+cache",
-               "--set", "train.steps=3", "--set", "train.batch=2", "--set", "train.eval_batches=1",
-               "--out", str(tmp_path / "run"), "--json"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = command("train", "copy", "--preset", "paper", "--pattern", "quadratic+cache", "--set", "train.steps=3",
+                   "--set", "train.batch=2", "--set", "train.eval_batches=1", "--out", str(tmp_path / "run"),
+                   "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     record = Record.read(tmp_path / "run" / "run.json")
     assert record.steps == 3

@@ -188,6 +188,7 @@ def call(*arguments: str) -> Any:
     return CliRunner().invoke(app, ["tune", *arguments])
 
 
+@pytest.mark.usefixtures("cells_run_here")
 def test_the_command_runs_resumes_and_writes(corpus: str, tmp_path: Path) -> None:
     """On text, with a rate that diverges."""
     changes = ("train.batch=2", "model.dim=8", "model.heads=1", "model.layers=1", "task.context=16", "train.patience=1")

@@ -122,8 +122,9 @@ def test_killed_in_place_of_every_call(tmp_path: Path) -> None:
     assert int(done.stdout) > 50
 
 
-def test_killed_at_random_moments(tmp_path: Path) -> None:
-    source, out, lives = write_texts(tmp_path / "texts", 2_000_000), tmp_path / "out", 8
+@pytest.mark.parametrize("lives", [4, pytest.param(16, marks=pytest.mark.slow)])
+def test_killed_at_random_moments(tmp_path: Path, lives: int) -> None:
+    source, out = write_texts(tmp_path / "texts", 2_000_000), tmp_path / "out"
 
     def run(folder: Path, code: str = COMMAND, seed: int = 0) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", code, "data", "prepare", str(source), "--tokenizer", "bytes"]

@@ -10,11 +10,11 @@ import pytest
 
 from resolvent.text import Corpus, GPT2Tokenizer, TextBatches, Windows, prepare
 from resolvent.text.files import cache_folder
+from tests.commands import command
 
 
 def run(*arguments: str, ok: bool = True, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "resolvent", "data", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    done = command("data", *arguments, folder=folder)
     assert (done.returncode == 0) == ok, done.stderr
     return done
 
@@ -48,8 +48,8 @@ def test_a_bar_for_those_who_watch(tmp_path: Path) -> None:
 
     (tmp_path / "book.txt").write_text("a line of text\n" * 1000)
     watcher, terminal = pty.openpty()
-    command = [sys.executable, "-m", "resolvent", "data", "prepare", "book.txt", "--tokenizer", "bytes"]
-    done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=terminal, text=True)
+    words = [sys.executable, "-m", "resolvent", "data", "prepare", "book.txt", "--tokenizer", "bytes"]
+    done = subprocess.run(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=terminal, text=True)
     os.close(terminal)
     shown = os.read(watcher, 2**16).decode()
     os.close(watcher)

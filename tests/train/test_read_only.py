@@ -8,6 +8,7 @@ import pytest
 from resolvent.files import ReadOnlyError, require_writable
 from resolvent.studies import grid, table1
 from resolvent.train import checkpoint
+from tests.commands import command
 from tests.confined import make_read_only, make_writable, run
 from tests.small_runs import QUICK
 
@@ -25,7 +26,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_finished_run_on_a_read_only_disk_is_printed(folder: Path) -> None:
     """Also with a checkpoint left by a kill just after the record was written."""
-    done = run(*TRAIN, "--out", str(folder))
+    done = command(*TRAIN[2:], "--out", str(folder))
     assert done.returncode == 0, done.stderr
     (folder / checkpoint.FILE).touch()
     make_read_only(folder)
@@ -36,7 +37,7 @@ def test_a_finished_run_on_a_read_only_disk_is_printed(folder: Path) -> None:
 
 
 def test_a_finished_study_on_a_read_only_disk_is_printed(folder: Path) -> None:
-    done = run(*STUDY, "--out", str(folder))
+    done = command(*STUDY[2:], "--out", str(folder))
     assert done.returncode == 0, done.stderr
     make_read_only(folder)
     again = run(*STUDY, "--out", str(folder))
@@ -47,11 +48,11 @@ def test_a_finished_study_on_a_read_only_disk_is_printed(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("command", [TRAIN, STUDY])
-def test_an_unfinished_run_on_a_read_only_disk_says_so(folder: Path, command: list[str]) -> None:
+@pytest.mark.parametrize("words", [TRAIN, STUDY])
+def test_an_unfinished_run_on_a_read_only_disk_says_so(folder: Path, words: list[str]) -> None:
     folder.mkdir()
     make_read_only(folder)
-    done = run(*command, "--out", str(folder))
+    done = run(*words, "--out", str(folder))
     assert done.returncode == 2
     error = done.stderr.strip().splitlines()[-1]
     assert error.startswith(f"error: {folder}")

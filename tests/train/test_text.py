@@ -23,6 +23,7 @@ from resolvent.train import Progress, Record, RunConfig, TrainConfig, checkpoint
 from resolvent.train.evaluations import TextEvaluation
 from resolvent.train.loop import make_optimizer
 from resolvent.train.perplexity import mean_loss, on_text, perplexity
+from tests.commands import command
 from tests.operator_cases import TOLERANCE
 from tests.small_runs import WORDS
 
@@ -346,38 +347,34 @@ def loss_of(run: Path) -> float:
     return evaluation.loss
 
 
-def resolvent(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "resolvent", *words], capture_output=True, text=True)
-
-
 def test_commands(corpus: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     quick = [w for c in ("train.steps=6", "train.batch=2", "train.eval_batches=1", "task.context=32", "model.dim=24")
              for w in ("--set", c)]  # fmt: skip
-    done = resolvent("train", "text", "--corpus", corpus, "--out", str(run), *quick)
+    done = command("train", "text", "--corpus", corpus, "--out", str(run), *quick)
     assert done.returncode == 0, done.stderr
     assert "bits per byte on validation, after 6 steps" in done.stdout
     assert "6 steps of 2 × 32 = 64 tokens, 0.0" in done.stderr
     assert " epochs" in done.stderr
     assert "of this machine's matmul peak (" in done.stdout
-    said = resolvent("generate", str(run), "--prompt", "the cat", "--tokens", "8", "--temperature", "0")
+    said = command("generate", str(run), "--prompt", "the cat", "--tokens", "8", "--temperature", "0")
     assert said.returncode == 0, said.stderr
     assert said.stdout.startswith("the cat")
     assert "8 tokens, " in said.stderr
     assert "bytes" in said.stderr
-    machine = resolvent("generate", str(run), "--prompt", "the cat", "--tokens", "8", "--temperature", "0", "--json")
+    machine = command("generate", str(run), "--prompt", "the cat", "--tokens", "8", "--temperature", "0", "--json")
     assert "the cat" + json.loads(machine.stdout)["text"] == said.stdout.rstrip("\n")
-    inspected = resolvent("inspect", str(run), "--text", "the cat", "--json")  # a run, of bytes and an end of text
+    inspected = command("inspect", str(run), "--text", "the cat", "--json")  # a run, of bytes and an end of text
     assert len(json.loads(inspected.stdout)) == Record.read(run / "run.json").config.model.layers
-    measured = resolvent("evaluate", str(run), "--corpus", corpus, "--json")  # contexts as trained
+    measured = command("evaluate", str(run), "--corpus", corpus, "--json")  # contexts as trained
     found = json.loads(measured.stdout)
     assert found["loss"] == pytest.approx(loss_of(run), rel=ROUNDING)
-    missing = resolvent("train", "text")
+    missing = command("train", "text")
     assert missing.returncode == 2
     assert "expected --corpus" in missing.stderr
     assert (
         "unknown task 'txt': expected copy, recall, multihop, markov, text. Did you mean 'text'?"
-        in resolvent("train", "txt").stderr
+        in command("train", "txt").stderr
     )
-    other = resolvent("train", "copy", "--corpus", corpus)
+    other = command("train", "copy", "--corpus", corpus)
     assert "makes its own sequences" in other.stderr
