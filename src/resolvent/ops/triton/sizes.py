@@ -20,6 +20,7 @@ import torch
 from resolvent.untrusted import read
 
 LARGEST_DIM = 256
+_REGISTERS = 65_536  # of a multiprocessor
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,16 @@ def architecture(device: torch.device) -> str:
     if torch.version.hip is not None:
         return str(properties.gcnArchName).split(":")[0]
     return f"sm_{properties.major}{properties.minor}"
+
+
+def compiler_options(warps: int, *, hip: bool, roomy: bool = False) -> dict[str, int]:
+    """How a kernel is compiled. A single stage: nothing is fetched ahead of what a sweep stores.
+
+    `roomy` kernels may take all registers that leave two programs on a multiprocessor: left alone, NVIDIA's assembler
+    puts a few numbers on the stack in order to fit more programs.
+    """
+    options = {"num_warps": warps, "num_stages": 1}
+    return options | {"maxnreg": min(255, _REGISTERS // (2 * 32 * warps))} if roomy and not hip else options
 
 
 def programs_at_once(device: torch.device) -> int:
