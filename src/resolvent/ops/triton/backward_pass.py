@@ -139,8 +139,8 @@ def slopes(
     dgate += head * new
     stats += head * new * 4
     side: tl.constexpr = 0 if A else 2
-    chunk_v: tl.constexpr = 32 if BD > 64 else BD
-    chunk_k: tl.constexpr = 32 if BDK > 64 else BDK
+    chunk_v: tl.constexpr = 32 if BD > 32 else BD
+    chunk_k: tl.constexpr = 32 if BDK > 32 else BDK
     share = tl.load(gate + queries, mask=live, other=0.0).to(COMPUTE)
     gated = r < size * recurrent
     feeds = tl.load(stats + queries * 4 + 3, mask=gated, other=0.0) != 0

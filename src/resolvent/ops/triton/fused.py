@@ -16,6 +16,7 @@ from resolvent.ops.rows import Rows
 from resolvent.ops.triton.launch import Launch, launch_of
 from resolvent.ops.triton.launcher import launch
 from resolvent.ops.triton.plan import TILE
+from resolvent.ops.triton.sizes import padded
 from resolvent.ops.triton.sweeps import collect, feedback_scratch, slope_scratch, sweep, sweep_back, widened
 from resolvent.patterns import Stage
 
@@ -166,7 +167,7 @@ def _coefficients(
     )  # fmt: skip
     constants = one.constants("D", "DK", "BD", "BDK", "BLOCK", "LEVELS", "TILE", "SCORED")
     constants |= one.constants("COMPUTE", "PRECISION", "EXACT") | {"DIRECT": one.direct and output, "OUTPUT": output}
-    constants |= one.roomy_options
+    constants |= one.roomy_options if padded(max(one.d, one.key_dim)) > 64 else one.options
     if chunks is None:
         grid = (p.block_count, len(own["x"]))
         launch("forward_pass.coefficients", grid, *arguments, **constants, **one.constants("STRIDED", "RECURRENT"))
@@ -195,5 +196,5 @@ def _slopes(
         one.rows.new, one.rows.known, p.block_count, p.weight_rows, p.entries_per_head, p.width,
         int(one.recurrent), scale, **one.constants("D", "DK", "BD", "BDK", "BLOCK", "TILE"),
         **one.constants("COMPUTE", "PRECISION", "EXACT"), A=a, READS=reads, STRIDED=p.strided and reads,
-        SCORED=one.direct if a else one.scored, **one.options,
+        SCORED=one.direct if a else one.scored, **one.roomy_options,
     )  # fmt: skip

@@ -104,9 +104,8 @@ class Launch:
 
     @property
     def roomy_options(self) -> dict[str, int]:
-        """Of kernels that hold whole rows of queries, keys and outputs at once, where these are wide."""
-        wide = padded(max(self.d, self.key_dim)) > 64
-        return compiler_options(self.sizes.warps, hip=self.hip, roomy=wide)
+        """Of kernels that hold whole rows of queries, keys and outputs at once."""
+        return compiler_options(self.sizes.warps, hip=self.hip, roomy=True)
 
     @property
     def channel_programs(self) -> int:

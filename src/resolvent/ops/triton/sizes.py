@@ -20,7 +20,7 @@ import torch
 from resolvent.untrusted import read
 
 LARGEST_DIM = 256
-_REGISTERS = 65_536  # of a multiprocessor
+_REGISTERS = 255  # the most of a thread; two programs of four warps fill a multiprocessor with them
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Sizes:
 TUNED: dict[str, dict[int, Sizes]] = {
     "default": {
         16: Sizes(32, 16),
-        32: Sizes(32, 32),
+        32: Sizes(16, 32),
         64: Sizes(32, 32),
         128: Sizes(16, 32),
         256: Sizes(16, 32, 8),
@@ -103,11 +103,11 @@ def architecture(device: torch.device) -> str:
 def compiler_options(warps: int, *, hip: bool, roomy: bool = False) -> dict[str, int]:
     """How a kernel is compiled. A single stage: nothing is fetched ahead of what a sweep stores.
 
-    `roomy` kernels may take all registers that leave two programs on a multiprocessor: left alone, NVIDIA's assembler
-    puts a few numbers on the stack in order to fit more programs.
+    `roomy` kernels may take all registers: left alone, NVIDIA's assembler puts a few numbers on the stack in order to
+    fit more programs on a multiprocessor.
     """
     options = {"num_warps": warps, "num_stages": 1}
-    return options | {"maxnreg": min(255, _REGISTERS // (2 * 32 * warps))} if roomy and not hip else options
+    return options | {"maxnreg": _REGISTERS} if roomy and not hip else options
 
 
 def programs_at_once(device: torch.device) -> int:
