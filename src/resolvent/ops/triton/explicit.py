@@ -107,7 +107,7 @@ def _backward_of(own: Named, one: Launch) -> None:
     if one.direct:
         nothing = own["dx"]
         keys = {"dka": nothing, "dkb": nothing, "qa": nothing, "qb": nothing}
-        collect(one, own | keys, {"ka": nothing, "kb": nothing, "x": own["dx"]}, extra, du, scored=False)
+        collect(two, own | keys, {"ka": nothing, "kb": nothing, "x": own["dx"]}, extra, du, scored=False)
 
 
 def _place(one: Launch, own: Named, scratch: Named, *, output: bool) -> None:
