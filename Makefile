@@ -56,12 +56,12 @@ cluster: $(STAMP) ## install Ray and submitit, and run studies on clusters of bo
 gpu: $(STAMP) ## install Triton; interpret and compile the kernels for GPUs, without one
 	$(PIP) -e '.[gpu]'
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'gpu and not slow' tests/gpu/test_laws.py
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'gpu and not slow' tests/gpu/test_compiled.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'gpu and not slow' tests/gpu/test_compiled.py tests/gpu/test_launches.py
 
 gpu-test: $(STAMP) ## the same on all cases, and every variant in the table of registers: an hour
 	$(PIP) -e '.[gpu]'
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m gpu tests/gpu/test_laws.py
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m gpu tests/gpu/test_compiled.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m gpu tests/gpu/test_compiled.py tests/gpu/test_launches.py
 
 # They bring forty packages, which no other test needs.
 tools: $(STAMP) ## install Trainer's needs, TRL, peft and lm-eval, and run models of ours with them

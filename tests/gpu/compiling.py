@@ -29,7 +29,7 @@ TYPES = {
     torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16",
     torch.int32: "i32", torch.int64: "i64",
 }  # fmt: skip
-_FLAGS = ("STRIDED", "CHUNKED", "DIRECT", "RECURRENT", "SCORED", "OUTPUT", "ROUNDED", "A", "READS", "KEYS", "KIND")
+_FLAGS = ("STRIDED", "CHUNKED", "DIRECT", "RECURRENT", "SCORED", "OUTPUT", "ROUNDED", "A", "READS", "KEYS")
 _SCALARS = {int: "i32", float: "fp32"}
 
 
@@ -45,8 +45,7 @@ class Variant:
     def name(self) -> str:
         values = dict(self.constants)
         flags = [name.lower() for name in _FLAGS if values.get(name) is True]
-        kind = [f"kind{values['KIND']}", *["grouped"] * (values["SHARE"] > 1)] if "KIND" in values else []
-        return " ".join([self.kernel.partition(".")[2], f"D={values['D']}", self._dtype, *kind, *flags])
+        return " ".join([self.kernel.partition(".")[2], f"D={values['D']}", self._dtype, *flags])
 
     @property
     def _dtype(self) -> str:
@@ -187,6 +186,7 @@ def compile_variant(variant: Variant, target: str, function: Any = None) -> Comp
     options = {name: value for name, value in variant.constants if not name.isupper()}
     if hip:
         constants |= {name: "ieee" for name in ("PRECISION", "EXACT") if name in constants}
+        options.pop("maxnreg", None)
     constants["COMPUTE"] = getattr(triton.language, constants["COMPUTE"])
     kernel = function or find_kernel(variant.kernel)
     signature = dict(variant.signature) | dict.fromkeys(constants, "constexpr")

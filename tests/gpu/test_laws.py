@@ -105,6 +105,14 @@ def test_every_size_of_block(spec: Spec, block: int) -> None:
 
 
 @pytest.mark.parametrize("spec", CORE)
+def test_gradients_of_scores_in_smaller_blocks_than_outputs(spec: Spec) -> None:
+    """As the table of sizes has them: rows of slopes are collected as they were written."""
+    with using(Sizes(32, 16, slopes=16)):
+        check(spec, mixer_inputs(49, torch.float64, 1, 1), torch.float64)
+        test_solve(spec)
+
+
+@pytest.mark.parametrize("spec", CORE)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_every_dtype(spec: Spec, dtype: torch.dtype) -> None:
     check(spec, mixer_inputs(41, dtype, 1, 2), dtype)

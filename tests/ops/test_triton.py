@@ -1,14 +1,16 @@
 """The `triton` backend where it does not run: what it refuses, and what `auto` says. Its kernels: tests/gpu."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain, pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import resolvent as rv
+from resolvent.bench import gpu_model
 from resolvent.bench.gpu_model import estimate
 from resolvent.ops import triton
 from resolvent.ops.backend import Backend, Request, SplitBackend
@@ -64,6 +66,27 @@ def test_the_table_in_the_docs_is_what_the_model_says() -> None:
             cells = [(device, n) for device in ("a100", "h100") for n in (4096, 16_384, 65_536)]
             speedups = [f"{estimate(spec, n, device, heads=heads).speedup:.1f}" for device, n in cells]
             assert f"| {heads} | {spec} | {' | '.join(speedups)} |\n" in text
+
+
+def test_what_windows_would_gain_is_what_the_model_says() -> None:
+    """Of rows read at an offset, those that a window of 256 has not read at the one before still come from far."""
+    text = " ".join((Path(__file__).parents[2] / "docs" / "gpu.md").read_text(encoding="utf-8").split())
+    (stage,) = rv.pattern("quadratic").stages
+    shares, speedups = [], []
+    for device, n in [(device, n) for device in ("a100", "h100") for n in (16_384, 65_536)]:
+        offsets = stage.offsets(n)
+        shares.append(np.minimum(np.diff(offsets, prepend=0), 256).mean() / 256)
+        forward, _ = gpu_model._launches(stage, n, 1, 96, 64)
+        took = 0.0
+        for launched in forward:
+            work = gpu_model._work(launched)
+            less = replace(work, cache=shares[-1] * work.cache)
+            took += less.milliseconds(gpu_model.DEVICES[device], launched.programs)
+        speedups.append(estimate("quadratic", n, device).flash_ms / took)
+    assert f"{shares[0]:.0%}".replace("%", " %") + " of the rows are new at 16k tokens" in text
+    assert f"and {shares[1]:.0%}".replace("%", " %") + " at 64k" in text
+    assert f"expects {speedups[0]:.1f} and {speedups[1]:.1f} times FlashAttention's speed on an A100" in text
+    assert f"and {speedups[2]:.1f} and {speedups[3]:.1f} on an H100" in text
 
 
 @pytest.mark.usefixtures("installed")

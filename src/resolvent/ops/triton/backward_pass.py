@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from resolvent.ops.triton.tiles import (
+    after_known,
     bits_to_mask,
     load_block,
     load_rows,
@@ -99,13 +100,15 @@ def sweep_back(
             tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["new", "known", "block_count", "weight_rows", "entries_per_head", "width"])
+@triton.jit(
+    do_not_specialize=["new", "known", "block_count", "weight_rows", "entries_per_head", "width", "recurrent"],
+)
 def slopes(
     q, k, v, du, gate, stats, dq, dk, dv, dgate, partial_k, partial_v, far_slopes, far_weights,
     near, lists, sources, readers, offsets, blocks,
-    new, known, block_count, weight_rows, entries_per_head, width, scale,
+    new, known, block_count, weight_rows, entries_per_head, width, recurrent, scale,
     D: tl.constexpr, DK: tl.constexpr, BD: tl.constexpr, BDK: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
-    STRIDED: tl.constexpr, A: tl.constexpr, READS: tl.constexpr, SCORED: tl.constexpr, RECURRENT: tl.constexpr,
+    STRIDED: tl.constexpr, A: tl.constexpr, READS: tl.constexpr, SCORED: tl.constexpr,
     COMPUTE: tl.constexpr, PRECISION: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one block's scores, on A's side or B's.
@@ -129,23 +132,18 @@ def slopes(
     dk += head * (known + new) * DK
     v += head * (known + new) * D
     dv += head * (known + new) * D
-    if RECURRENT:  # else these are the gradients of the outputs, without known rows
-        du += (head * (known + new) + known) * D
-    else:
-        du += head * new * D
+    du = after_known(du, head, new, known, recurrent, D)
     q += head * new * DK
     dq += head * new * DK
     gate += head * new
     dgate += head * new
     stats += head * new * 4
     side: tl.constexpr = 0 if A else 2
-    chunk_v: tl.constexpr = 32 if BD > 64 else BD
-    chunk_k: tl.constexpr = 32 if BDK > 64 else BDK
+    chunk_v: tl.constexpr = 32 if BD > 32 else BD
+    chunk_k: tl.constexpr = 32 if BDK > 32 else BDK
     share = tl.load(gate + queries, mask=live, other=0.0).to(COMPUTE)
-    if RECURRENT:
-        feeds = tl.load(stats + queries * 4 + 3, mask=live, other=0.0) != 0
-    else:
-        feeds = live & (size < 0)
+    gated = r < size * recurrent
+    feeds = tl.load(stats + queries * 4 + 3, mask=gated, other=0.0) != 0
     share = tl.where(feeds, share, 0.0)
     if A:
         share = 1.0 - share
@@ -244,21 +242,22 @@ def slopes(
         grad = load_rows(du, queries, live, channels, D, COMPUTE)
         delta = tl.sum(grad * load_rows(v, own, live, channels, D, COMPUTE), 1)
         store_rows(dv, share[:, None] * grad, own, live, channels, D)
-    if RECURRENT:
-        if A:
-            tl.store(dgate + queries, -delta, mask=live)
-        else:
-            total = tl.load(dgate + queries, mask=live, other=0.0) + delta
-            tl.store(dgate + queries, tl.where(feeds, total, 0.0), mask=live)
+    if A:
+        tl.store(dgate + queries, -delta, mask=gated)
+    else:
+        total = tl.load(dgate + queries, mask=gated, other=0.0) + delta
+        tl.store(dgate + queries, tl.where(feeds, total, 0.0), mask=gated)
 
 
-@triton.jit(do_not_specialize=["new", "known", "span_count", "weight_rows", "entries_per_head", "width"])
+@triton.jit(
+    do_not_specialize=["new", "known", "span_count", "weight_rows", "entries_per_head", "width", "recurrent"],
+)
 def collect(
     dka, dkb, dx, near_ka, near_kb, near_x, partial_ka, partial_kb, partial_x,
     far_a, far_b, far_weights, qa, qb, du, offsets, spans, entry_begins, entries,
-    new, known, span_count, weight_rows, entries_per_head, width,
+    new, known, span_count, weight_rows, entries_per_head, width, recurrent,
     D: tl.constexpr, DK: tl.constexpr, BD: tl.constexpr, BDK: tl.constexpr, BLOCK: tl.constexpr,
-    STRIDED: tl.constexpr, DIRECT: tl.constexpr, KEYS: tl.constexpr, SCORED: tl.constexpr, RECURRENT: tl.constexpr,
+    STRIDED: tl.constexpr, DIRECT: tl.constexpr, KEYS: tl.constexpr, SCORED: tl.constexpr,
     COMPUTE: tl.constexpr,
 ):  # fmt: skip
     """What rows are owed by their readers in later blocks, and by those of their own: gradients of keys and values."""
@@ -281,10 +280,7 @@ def collect(
     row0 = head * (known + new)
     new0 = head * new
     base = first - local0  # of the sequence, among new rows: known ones come with one sequence only
-    if RECURRENT:
-        du += (row0 + known) * D
-    else:
-        du += new0 * D
+    du = after_known(du, head, new, known, recurrent, D)
     if KEYS:
         for_ka = load_rows(near_ka + row0 * DK, rows, fresh, features, DK, COMPUTE)
     if DIRECT:

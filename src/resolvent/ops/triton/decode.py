@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from resolvent.ops.backend import Token
 from resolvent.ops.precision import compute_dtype
 from resolvent.ops.triton.launcher import Constants, launch
-from resolvent.ops.triton.sizes import padded
+from resolvent.ops.triton.sizes import compiler_options, padded
 from resolvent.patterns import Stage
 from resolvent.patterns.explicit import Explicit, listed
 from resolvent.patterns.strides import Integers
@@ -70,19 +70,18 @@ def step(token: Token, scale: float) -> Tensor:
         "decode_step.step", (batch * groups,),
         x, qa, ka, qb, kb, gate, y, *kept, state.counter, state.expiry, tables.slot_of, tables.last_reader,
         tables.offsets, tables.begins, tables.positions, state.expiry.shape[-1], len(tables.offsets),
-        state.capacity, scale, **_constants(token, heads, groups, d, key_dim, tables.kind),
+        state.capacity, tables.kind, heads // groups, heads // x.shape[1], scale, **_constants(token, d, key_dim),
     )  # fmt: skip
     state.positions += 1
     return y
 
 
-def _constants(token: Token, heads: int, groups: int, d: int, key_dim: int, kind: int) -> Constants:
+def _constants(token: Token, d: int, key_dim: int) -> Constants:
     return {
-        "SHARE": heads // groups, "X_SHARE": heads // token.inputs.x.shape[1], "D": d, "DK": key_dim,
-        "BD": padded(d), "BDK": padded(key_dim), "TILE": _TILE, "KIND": kind,
+        "D": d, "DK": key_dim, "BD": padded(d), "BDK": padded(key_dim), "TILE": _TILE,
         "DIRECT": token.direct, "RECURRENT": token.recurrent, "SCORED": "keys_b" in token.cache,
-        "COMPUTE": str(compute_dtype(token.inputs.x)).removeprefix("torch."), "num_warps": 4, "num_stages": 1,
-    }  # fmt: skip
+        "COMPUTE": str(compute_dtype(token.inputs.x)).removeprefix("torch."),
+    } | compiler_options(4, hip=torch.version.hip is not None, roomy=True)  # fmt: skip
 
 
 def _state_of(token: Token, groups: int) -> DeviceState:

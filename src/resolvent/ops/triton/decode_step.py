@@ -9,18 +9,18 @@ import triton.language as tl
 
 from resolvent.ops.triton.tiles import safe
 
-ALIVE = tl.constexpr(0)  # slots are read until they expire
+ALIVE = tl.constexpr(0)  # kinds of reads: slots are read until they expire
 STRIDED = tl.constexpr(1)  # at fixed distances
 LISTED = tl.constexpr(2)  # row by row
 
 
-@triton.jit(do_not_specialize=["slots", "width", "capacity"])
+@triton.jit(do_not_specialize=["slots", "width", "capacity", "kind", "share", "x_share"])
 def step(
     x, qa, ka, qb, kb, gate, y, values, keys_a, outputs, keys_b,
-    counter, expiry, slot_of, last_reader, offsets, begins, positions, slots, width, capacity, scale,
-    SHARE: tl.constexpr, X_SHARE: tl.constexpr, D: tl.constexpr, DK: tl.constexpr, BD: tl.constexpr, BDK: tl.constexpr,
-    TILE: tl.constexpr, KIND: tl.constexpr, DIRECT: tl.constexpr, RECURRENT: tl.constexpr, SCORED: tl.constexpr,
-    COMPUTE: tl.constexpr,
+    counter, expiry, slot_of, last_reader, offsets, begins, positions, slots, width, capacity,
+    kind, share, x_share, scale,
+    D: tl.constexpr, DK: tl.constexpr, BD: tl.constexpr, BDK: tl.constexpr, TILE: tl.constexpr,
+    DIRECT: tl.constexpr, RECURRENT: tl.constexpr, SCORED: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
     """The heads of one group, of one sequence. Slots that are not read are not loaded: they may hold anything."""
     program = tl.program_id(0).to(tl.int64)
@@ -33,20 +33,21 @@ def step(
     at = tl.minimum(i, capacity - 1)
     begin = i * 0
     count = begin + slots
-    if KIND == STRIDED:
+    if kind == STRIDED:
         count = begin + width
-    if KIND == LISTED:
+    if kind == LISTED:
         begin = tl.load(begins + at)
         count = tl.load(begins + at + 1) - begin
     write = tl.load(slot_of + at)
     if i >= capacity:
         write = slots
     into = program * slots + write
+    x_first = program * (share // x_share)  # inputs have as many heads as queries, or as keys
     ka_row = tl.load(ka + program * DK + features, mask=own_k, other=0.0)
     kb_row = tl.load(kb + program * DK + features, mask=own_k, other=0.0)
-    for member in range(SHARE):
-        head = program * SHARE + member
-        xv = tl.load(x + (head // X_SHARE) * D + channels, mask=own_d, other=0.0).to(COMPUTE)
+    for member in range(share):
+        head = program * share + member
+        xv = tl.load(x + (x_first + member // x_share) * D + channels, mask=own_d, other=0.0).to(COMPUTE)
         o = xv
         m_a = tl.sum(tl.zeros((BD,), dtype=COMPUTE), 0)
         total_a = m_a + 1.0
@@ -62,11 +63,11 @@ def step(
             q_b = tl.load(qb + head * DK + features, mask=own_k, other=0.0).to(COMPUTE)
         for first in range(0, count, TILE):
             lane = first + lanes
-            if KIND == ALIVE:
+            if kind == ALIVE:
                 slot = lane
                 reads = lane < slots
                 reads = reads & (tl.load(expiry + program * slots + lane, mask=reads, other=-1) >= i)
-            elif KIND == STRIDED:
+            elif kind == STRIDED:
                 offset = tl.load(offsets + lane, mask=lane < count, other=2147483647)
                 reads = offset <= i
                 slot = tl.load(slot_of + i - offset, mask=reads, other=0)
@@ -117,11 +118,11 @@ def step(
                 tl.store(outputs + (head * slots + write) * D + channels, rounded, mask=own_d)
     if (write >= 0) & (write < slots):
         if DIRECT:
-            new_value = tl.load(x + ((program * SHARE) // X_SHARE) * D + channels, mask=own_d, other=0.0)
+            new_value = tl.load(x + x_first * D + channels, mask=own_d, other=0.0)
             tl.store(values + into * D + channels, new_value, mask=own_d)
             tl.store(keys_a + into * DK + features, ka_row, mask=own_k)
         if SCORED:
             tl.store(keys_b + into * DK + features, kb_row, mask=own_k)
-        if KIND == ALIVE:
+        if kind == ALIVE:
             tl.store(expiry + into, tl.load(last_reader + at))
     tl.store(counter + program, i + 1)

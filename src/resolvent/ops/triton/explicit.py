@@ -107,7 +107,7 @@ def _backward_of(own: Named, one: Launch) -> None:
     if one.direct:
         nothing = own["dx"]
         keys = {"dka": nothing, "dkb": nothing, "qa": nothing, "qb": nothing}
-        collect(one, own | keys, {"ka": nothing, "kb": nothing, "x": own["dx"]}, extra, du, scored=False)
+        collect(two, own | keys, {"ka": nothing, "kb": nothing, "x": own["dx"]}, extra, du, scored=False)
 
 
 def _place(one: Launch, own: Named, scratch: Named, *, output: bool) -> None:
@@ -118,18 +118,19 @@ def _place(one: Launch, own: Named, scratch: Named, *, output: bool) -> None:
         p.near, p.reach, p.lists, p.sources, p.readers, p.offsets, p.blocks,
         one.rows.new, one.rows.known, p.block_count, p.weight_rows, p.width,
         own["alpha"].shape[-1], own["beta"].shape[-1],
-        **one.constants("D", "BD", "BLOCK", "TILE", "STRIDED", "DIRECT", "RECURRENT", "COMPUTE", "PRECISION"),
-        OUTPUT=output, **one.options,
+        **one.constants("D", "BD", "BLOCK", "TILE", "STRIDED", "RECURRENT", "COMPUTE", "PRECISION"),
+        DIRECT=one.direct and output, OUTPUT=output, **one.options,
     )  # fmt: skip
 
 
 def _slopes(one: Launch, own: Named, extra: Named, du: Tensor, which: str) -> None:
     p, a = one.plan, which == "alpha"
+    reads = one.direct or not a  # else A is the diagonal
     launch(
         "explicit_pass.slopes_explicit", (p.block_count, len(du)),
         own["x"] if a else own["y_exact"], du, own[which], own[f"d{which}"], own["dx"], extra["partial_x"],
         extra["far_weights"], p.near, p.lists, p.sources, p.readers, p.offsets, p.blocks,
         one.rows.new, one.rows.known, p.block_count, p.weight_rows, p.entries_per_head, p.width, own[which].shape[-1],
-        **one.constants("D", "BD", "BLOCK", "TILE", "STRIDED", "RECURRENT", "COMPUTE", "PRECISION"),
-        A=a, READS=one.direct or not a, **one.options,
+        int(one.recurrent), **one.constants("D", "BD", "BLOCK", "TILE", "COMPUTE", "PRECISION"),
+        A=a, READS=reads, STRIDED=p.strided and reads, **one.options,
     )  # fmt: skip

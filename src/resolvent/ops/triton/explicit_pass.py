@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from resolvent.ops.triton.tiles import (
+    after_known,
     bits_to_mask,
     inverse_by_substitution,
     load_block,
@@ -121,13 +122,24 @@ def place(
             store_rows(y_exact, product(t, u, depends, PRECISION), own, live, channels, D)
 
 
-@triton.jit(do_not_specialize=["new", "known", "block_count", "weight_rows", "entries_per_head", "width", "columns"])
+@triton.jit(
+    do_not_specialize=[
+        "new",
+        "known",
+        "block_count",
+        "weight_rows",
+        "entries_per_head",
+        "width",
+        "columns",
+        "recurrent",
+    ],
+)
 def slopes_explicit(
     v, du, coefficients, gradients, dv, partial_v, far_weights,
     near, lists, sources, readers, offsets, blocks,
-    new, known, block_count, weight_rows, entries_per_head, width, columns,
+    new, known, block_count, weight_rows, entries_per_head, width, columns, recurrent,
     D: tl.constexpr, BD: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, STRIDED: tl.constexpr,
-    A: tl.constexpr, READS: tl.constexpr, RECURRENT: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
+    A: tl.constexpr, READS: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one block's coefficients, <dU_i, v_j>, and for A what its rows owe to the x they have read."""
     block = tl.program_id(0)
@@ -140,10 +152,7 @@ def slopes_explicit(
     base = first - number * BLOCK
     v += head * (known + new) * D
     dv += head * (known + new) * D
-    if RECURRENT:
-        du += (head * (known + new) + known) * D
-    else:
-        du += head * new * D
+    du = after_known(du, head, new, known, recurrent, D)
     begins = (head * new + first + r) * columns
     first_column: tl.constexpr = 1 if A else 0
     chunk: tl.constexpr = 32 if BD > 64 else BD

@@ -16,6 +16,7 @@ from resolvent.ops.rows import Rows
 from resolvent.ops.triton.launch import Launch, launch_of
 from resolvent.ops.triton.launcher import launch
 from resolvent.ops.triton.plan import TILE
+from resolvent.ops.triton.sizes import padded
 from resolvent.ops.triton.sweeps import collect, feedback_scratch, slope_scratch, sweep, sweep_back, widened
 from resolvent.patterns import Stage
 
@@ -164,8 +165,10 @@ def _coefficients(
         p.near, p.reach, p.lists, p.sources, p.readers, p.offsets, p.blocks,
         one.rows.new, one.rows.known, p.block_count, p.weight_rows, p.width, scale,
     )  # fmt: skip
-    constants = one.constants("D", "DK", "BD", "BDK", "BLOCK", "LEVELS", "TILE", "DIRECT", "SCORED")
-    constants |= one.constants("COMPUTE", "PRECISION", "EXACT") | {"OUTPUT": output} | one.options
+    constants = one.constants("D", "DK", "BD", "BDK", "BLOCK", "LEVELS", "TILE", "SCORED")
+    constants |= one.constants("COMPUTE", "PRECISION", "EXACT") | {"DIRECT": one.direct and output, "OUTPUT": output}
+    fits = padded(max(one.d, one.key_dim)) == 64  # three programs, without a stack, as it is
+    constants |= one.options if fits else one.roomy_options
     if chunks is None:
         grid = (p.block_count, len(own["x"]))
         launch("forward_pass.coefficients", grid, *arguments, **constants, **one.constants("STRIDED", "RECURRENT"))
@@ -184,14 +187,15 @@ def _slopes(
     side: str,
 ) -> None:  # fmt: skip
     p, a = one.plan, side == "a"
+    reads = one.direct or not a  # else A is the diagonal
     v, dv = (own["x"], near["x"]) if a else (own["y_exact"], near["x"])
     launch(
         "backward_pass.slopes", (p.block_count, len(du)),
         own[f"q{side}"], own[f"k{side}"], v, du, own["gate"], own["stats"], own[f"dq{side}"], near[f"k{side}"], dv,
         own["dgate"], extra[f"partial_k{side}"], extra["partial_x"], extra[f"far_{side}"], extra["far_weights"],
         p.near, p.lists, p.sources, p.readers, p.offsets, p.blocks,
-        one.rows.new, one.rows.known, p.block_count, p.weight_rows, p.entries_per_head, p.width, scale,
-        **one.constants("D", "DK", "BD", "BDK", "BLOCK", "TILE", "STRIDED", "RECURRENT"),
-        **one.constants("COMPUTE", "PRECISION", "EXACT"), A=a, READS=one.direct or not a,
-        SCORED=one.direct if a else one.scored, **one.options,
+        one.rows.new, one.rows.known, p.block_count, p.weight_rows, p.entries_per_head, p.width,
+        int(one.recurrent), scale, **one.constants("D", "DK", "BD", "BDK", "BLOCK", "TILE"),
+        **one.constants("COMPUTE", "PRECISION", "EXACT"), A=a, READS=reads, STRIDED=p.strided and reads,
+        SCORED=one.direct if a else one.scored, **one.roomy_options,
     )  # fmt: skip

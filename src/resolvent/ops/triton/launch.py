@@ -23,7 +23,7 @@ from resolvent.ops.rows import Rows
 from resolvent.ops.triton.chunks import ChunkPlan, chunk_plan, has_few_alive
 from resolvent.ops.triton.launcher import Constants
 from resolvent.ops.triton.plan import TILE, BlockPlan, block_plan
-from resolvent.ops.triton.sizes import Sizes, padded, programs_at_once, sizes_for
+from resolvent.ops.triton.sizes import Sizes, compiler_options, padded, programs_at_once, sizes_for
 
 LARGEST_SCRATCH = 4 << 30  # bytes
 _MOST_HEADS = 65_535  # of one launch
@@ -100,8 +100,12 @@ class Launch:
 
     @property
     def options(self) -> dict[str, int]:
-        """How a kernel is compiled. A single stage: nothing is fetched ahead of what a sweep stores."""
-        return {"num_warps": self.sizes.warps, "num_stages": 1}
+        return compiler_options(self.sizes.warps, hip=self.hip)
+
+    @property
+    def roomy_options(self) -> dict[str, int]:
+        """Of kernels that hold whole rows of queries, keys and outputs at once."""
+        return compiler_options(self.sizes.warps, hip=self.hip, roomy=True)
 
     @property
     def channel_programs(self) -> int:

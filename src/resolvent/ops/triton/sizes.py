@@ -20,6 +20,7 @@ import torch
 from resolvent.untrusted import read
 
 LARGEST_DIM = 256
+_REGISTERS = 255  # the most of a thread; two programs of four warps fill a multiprocessor with them
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Sizes:
 TUNED: dict[str, dict[int, Sizes]] = {
     "default": {
         16: Sizes(32, 16),
-        32: Sizes(32, 32),
+        32: Sizes(16, 32),
         64: Sizes(32, 32),
         128: Sizes(16, 32),
         256: Sizes(16, 32, 8),
@@ -97,6 +98,16 @@ def architecture(device: torch.device) -> str:
     if torch.version.hip is not None:
         return str(properties.gcnArchName).split(":")[0]
     return f"sm_{properties.major}{properties.minor}"
+
+
+def compiler_options(warps: int, *, hip: bool, roomy: bool = False) -> dict[str, int]:
+    """How a kernel is compiled. A single stage: nothing is fetched ahead of what a sweep stores.
+
+    `roomy` kernels may take all registers: left alone, NVIDIA's assembler puts a few numbers on the stack in order to
+    fit more programs on a multiprocessor.
+    """
+    options = {"num_warps": warps, "num_stages": 1}
+    return options | {"maxnreg": _REGISTERS} if roomy and not hip else options
 
 
 def programs_at_once(device: torch.device) -> int:

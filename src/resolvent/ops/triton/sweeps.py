@@ -86,6 +86,6 @@ def collect(one: Launch, own: Named, near: Named, extra: Named, du: Tensor, *, s
         extra["far_a"], extra["far_b"], extra["far_weights"], own["qa"], own["qb"], du,
         p.offsets, p.spans, p.entry_begins, p.entries,
         one.rows.new, one.rows.known, p.spans.shape[1], p.weight_rows, p.entries_per_head, p.width,
-        **one.constants("D", "DK", "BD", "BDK", "BLOCK", "STRIDED", "DIRECT", "RECURRENT", "COMPUTE"),
+        int(one.recurrent), **one.constants("D", "DK", "BD", "BDK", "BLOCK", "STRIDED", "DIRECT", "COMPUTE"),
         KEYS=scored and one.direct, SCORED=scored and one.scored, **one.options,
     )  # fmt: skip

@@ -45,6 +45,15 @@ def load_block(blocks, block, count):
 
 
 @triton.jit
+def after_known(du, head, new, known, recurrent, D: tl.constexpr):
+    """Where a head's gradients of A x begin: after those of known rows, which only feedback has.
+
+    Whether there is feedback is a number, not a constant: it decides a few addresses, not worth twice the kernels.
+    """
+    return du + (head * (known * recurrent + new) + known * recurrent) * D
+
+
+@triton.jit
 def load_tile(weights, tile, rows, listed, BLOCK: tl.constexpr, TILE: tl.constexpr):
     """The (rows, listed) weights of one tile of reads before a block."""
     return tl.load(weights + tile.to(tl.int64) * TILE * BLOCK + rows[:, None] * TILE + listed[None, :])
