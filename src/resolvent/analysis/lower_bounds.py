@@ -109,19 +109,9 @@ def cut_bound(pattern: Pattern, n: int) -> int:
     """The bound cache × congestion ≥ n, at the best cut: `interval_bound` with the longest interval at each."""
     if (farthest := _farthest(pattern, n)) and (load := -(-n // farthest)) >= farthest:
         return load  # of the cut in the middle; the last ones, where fewer are held, are crossed by fewer than that
-    last, last_of_a = _last_readers(pattern, n)
-    cuts = np.arange(2 * n + 1)
-    live = cuts - _ended_before(last, n)
-    ends_here = np.maximum(cuts - n, 0) - _ended_before(last[n:], n)
-    in_a_alone = _ended_before(last[:n], n) - _ended_before(np.maximum(last, last_of_a)[:n], n)
-    tokens = np.minimum(cuts, cuts[::-1]) + ends_here - in_a_alone
-    return int(np.max(-(-tokens // np.maximum(live, 1)), where=live > 0, initial=1))
+    from resolvent.analysis import reach_kernels
 
-
-def _ended_before(last: Integers, n: int) -> Integers:
-    """Of these last readers, how many come before each cut of 2n positions, shape (2n + 1,)."""
-    ended: Integers = np.cumsum(np.bincount(last + 1, minlength=2 * n + 1))
-    return ended
+    return int(reach_kernels.cut_bound(*_last_readers(pattern, n), n, *np.zeros((2, 2 * n + 1), dtype=np.int64)))
 
 
 def interval_bound(pattern: Pattern, n: int) -> int | None:

@@ -59,3 +59,28 @@ def persistent_load(last, n, numerator, denominator, surplus):
         if size == 0 or (cut <= n and held[size - 1] < cut - 1):
             return -1
     return best
+
+
+@cached_njit()
+def cut_bound(last, last_of_a, n, live, crossing):
+    """The largest quotient of `lower_bounds.cut_bound` over all cuts of 2n positions.
+
+    `live` and `crossing` are zeros, 2n + 1 of them: of each cut, less those of the cut before.
+    """
+    for j in range(2 * n):
+        live[j + 1] += 1
+        live[last[j] + 1] -= 1
+        if j >= n:
+            crossing[j + 1] += 1
+            crossing[last[j] + 1] -= 1
+        elif last_of_a[j] > last[j]:
+            crossing[last[j] + 1] -= 1
+            crossing[last_of_a[j] + 1] += 1
+    best, held, more = 1, 0, 0
+    for cut in range(1, 2 * n):
+        held += live[cut]
+        more += crossing[cut]
+        tokens = (cut if cut < n else 2 * n - cut) + more
+        if held > 0 and tokens > best * held:
+            best = -(-tokens // held)
+    return best
