@@ -90,8 +90,9 @@ def hops_by_distance(pattern: PatternLike, n: int | str) -> npt.NDArray[np.int32
         return np.asarray(result)
     from resolvent.analysis import kernels
 
-    result = kernels.coin_change(first, later, n)
-    return np.asarray(result)
+    result = np.full(n, -1, dtype=np.int32)
+    kernels.coin_change(first, later, result)
+    return result
 
 
 def hop_matrix(pattern: PatternLike, n: int | str) -> npt.NDArray[np.int32]:

@@ -10,10 +10,12 @@ from resolvent.disk_cache import cached_njit
 
 
 @cached_njit()
-def coin_change(first, strides, n):
-    """The least number of strides that sum to m, one of `first` perhaps, for each m < n; -1 if there is no such sum."""
-    fewest = np.empty(n, dtype=np.int32)
-    fewest[:] = -1
+def coin_change(first, strides, fewest):
+    """The least number of strides that sum to m, one of `first` perhaps, for each m < n; -1 if there is no such sum.
+
+    Written to `fewest`, which is -1 for each m > 0.
+    """
+    n = len(fewest)
     fewest[0] = 0
     for stride in first:
         fewest[stride] = 1
@@ -33,7 +35,6 @@ def coin_change(first, strides, n):
                     break
         if best < 2**31 - 1:
             fewest[m] = best
-    return fewest
 
 
 @cached_njit()
@@ -84,12 +85,11 @@ def interval_hops(reach, relay, total, most, end):
 
 
 @cached_njit()
-def interval_bound(last, last_of_a, n):
+def interval_bound(last, last_of_a, n, held):
     """The largest quotient of `lower_bounds.interval_bound` over all cuts and all intervals that end there.
 
-    Positions that are still read are kept in order; the interval is extended back from the cut, from one to the next.
+    Positions that are still read are `held` in order; the interval is extended back from the cut, from one to the next.
     """
-    held = np.empty(2 * n, dtype=np.int64)
     size, best = 0, 1
     for cut in range(1, 2 * n):
         held[size] = cut - 1
@@ -109,8 +109,8 @@ def interval_bound(last, last_of_a, n):
                 spare += 1 if j >= n else 0
             else:
                 spare -= 1
-            begin = held[index - 1] + 1 if index else max(cut - n, 0)
-            crossing = min(cut, n) - max(begin, cut - n)
+            begin = held[index - 1] + 1 if index else 0
+            crossing = (cut if cut < n else n) - (begin if begin > cut - n else cut - n)
             if crossing > 0 and live and crossing + spare > best * live:  # a quotient only where it is larger
                 best = -(-(crossing + spare) // live)
     return best

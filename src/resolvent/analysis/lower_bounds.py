@@ -134,7 +134,7 @@ def interval_bound(pattern: Pattern, n: int) -> int | None:
         return None
     from resolvent.analysis import kernels
 
-    return int(kernels.interval_bound(last, last_of_a, n))
+    return int(kernels.interval_bound(last, last_of_a, n, np.empty(2 * n, dtype=np.int64)))
 
 
 def _farthest(pattern: Pattern, n: int) -> int:

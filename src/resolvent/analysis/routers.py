@@ -138,7 +138,8 @@ def persistent_load(stage: Stage, n: int, numerator: int = 1, denominator: int =
         return None
     from resolvent.analysis import reach_kernels
 
-    load = int(reach_kernels.persistent_load(last, n, numerator, denominator, surplus))
+    arrays = np.zeros((2, 2 * n + 1), dtype=np.int64)
+    load = int(reach_kernels.persistent_load(last, n, numerator, denominator, surplus, *arrays))
     return load if load > 0 else None
 
 
