@@ -26,6 +26,8 @@ def shortest_path(pattern: Pattern, n: int) -> Integers:
     """
     fewest = hops_by_distance(pattern, n + 1)
     strides = pattern.stages[-1].offsets(n + 1)
+    if len(pattern.stages) == 1 and len(strides) == strides[-1]:  # a window: always the longest stride
+        return np.concatenate([[0], np.arange(n, 0, -strides[-1])[::-1]])
     path = [n]
     while (m := path[-1]) and fewest[m] > 1:
         usable = strides[: np.searchsorted(strides, m, side="right")]
