@@ -195,7 +195,7 @@ def designs(question: Question) -> Answer:
     n, heads = _length(question, _LONGEST_DESIGN), _integer(question, "heads", 1, _MOST_HEADS)
     result = design(n, slots=_integer(question, "slots", 1, n), heads=heads)
     plain = _without_infinity(result.to_dict())
-    return plain | {"title": result.title, "least_text": result.least_text}
+    return plain | {"title": result.title, "least_text": result.least_text, "sampled_text": result.sampled_text}
 
 
 ANSWERS: dict[str, Callable[[Question], Answer]] = {
