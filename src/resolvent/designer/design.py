@@ -151,7 +151,7 @@ class Design(Sequence[Candidate]):
             return "Every size that fits was tried."
         return (
             f"Only some sizes were tried (the largest that fits, smaller ones on a grid, those at which hops drop) of "
-            f"these kinds, so other sizes of them may be on the frontier, too: {', '.join(self.sampled)}."
+            f"these kinds, so other sizes of them may be on the frontier, too: {'; '.join(self.sampled)}."
         )
 
 
