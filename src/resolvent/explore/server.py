@@ -33,12 +33,13 @@ _MEGABYTES = 4096
 _KEPT_BYTES = 64 << 20  # of answers
 _LANES: dict[str, tuple[float, str, Question]] = {  # a process for each, so that no long question delays a short one:
     # its limit in seconds, and what it is asked first, which loads what is compiled
-    "drawings": (30.0, "load", {"p": "exponential+cache", "n": "64", "effort": "quick"}),
+    "drawings": (30.0, "scene", {"p": "exponential+cache", "n": "64"}),
+    "loads": (30.0, "load", {"p": "exponential+cache", "n": "64", "effort": "quick"}),
     "tables": (60.0, "curves", {"p": "exponential+cache"}),
     "designs": (60.0, "designs", {"n": "1024", "slots": "16", "heads": "1"}),
     "searches": (60.0, "load", {"p": "exponential+cache", "n": "64", "effort": "search"}),
 }
-_LANE_OF = {"catalogue": "drawings", "scene": "drawings", "paths": "drawings", "load": "drawings", "bounds": "drawings",
+_LANE_OF = {"catalogue": "drawings", "scene": "drawings", "paths": "drawings", "load": "loads", "bounds": "drawings",
             "curves": "tables", "figures": "tables", "designs": "designs"}  # fmt: skip
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
