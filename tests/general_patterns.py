@@ -57,6 +57,9 @@ class GivenLives(Lifetime):
     def slot(self, j: int) -> int:
         return j
 
+    def slots_of(self, positions: Integers) -> Integers:
+        return positions
+
     def slots(self, n: int) -> int:
         return n - 1
 

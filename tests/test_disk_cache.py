@@ -12,7 +12,7 @@ from tests.confined import copy_of_package, make_read_only, make_writable, run
 
 NOTICE = "to choose a folder, set NUMBA_CACHE_DIR."
 COMPARE = ("-m", "resolvent", "compare", "dense", "exponential", "--n", "32")
-COMPILE = ("-c", "import numpy as np; from resolvent.analysis import kernels; kernels.best_relay(np.array([1]))")
+COMPILE = ("-c", "import numpy as np; from resolvent.analysis import kernels; kernels.next_longer(np.array([1]))")
 TRAIN = ("-m", "resolvent", "train", "copy", "--pattern", "first-order", "--rule", "mamba1", "--preset", "smoke",
          *(word for change in ("train.steps=1", "train.batch=2", "train.eval_batches=1", "model.dim=16")
            for word in ("--set", change)))  # fmt: skip

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 
 import resolvent as rv
-from resolvent.analysis import cost, growth, kernels
+from resolvent.analysis import cost, growth, kernels, reach_kernels
 from resolvent.analysis.growth import growth_class
 from resolvent.errors import SettingError
+from resolvent.patterns.strides import Integers
 from tests.counting import lines
 
 ROOT = Path(__file__).parents[2]
@@ -211,22 +212,30 @@ def grown(kernel: Any, arguments: Callable[[int], tuple[Any, ...]]) -> float:
 def test_distances_take_time_in_proportion(spec: str) -> None:
     p = rv.pattern(spec)
     assert (
-        grown(kernels.coin_change, lambda n: (p.offsets(n), p.offsets(n), n)) < 8 * math.log(4096) / math.log(512) * 1.2
+        grown(kernels.coin_change, lambda n: (p.offsets(n), p.offsets(n), np.full(n, -1)))
+        < 8 * math.log(4096) / math.log(512) * 1.2
     )
 
 
 def test_distances_of_quadratic_strides_end_early() -> None:
     """Two strides are enough for many distances, so that few of √n are tried."""
     offsets = rv.quadratic().offsets
-    assert grown(kernels.coin_change, lambda n: (offsets(n), offsets(n), n)) < 8**1.6
+    assert grown(kernels.coin_change, lambda n: (offsets(n), offsets(n), np.full(n, -1))) < 8**1.6
 
 
 @pytest.mark.parametrize("spec", ["exponential+cache", "quadratic+cache", "first-order", "order:8"])
 def test_lives_take_time_in_proportion(spec: str) -> None:
     p = rv.pattern(spec)
-    for kernel in (kernels.best_relay, kernels.next_longer):
-        assert grown(kernel, lambda n: (p.lives(n),)) < 12
-    assert grown(kernels.interval_hops, lambda n: (p.lives(n), kernels.best_relay(p.lives(n)))) < 12
+    assert grown(kernels.next_longer, lambda n: (p.lives(n),)) < 12
+
+    def reaches(n: int) -> Integers:
+        return np.minimum(np.arange(n) + p.lives(n), n - 1)
+
+    def reaches_and_relays(n: int) -> tuple[Integers, ...]:
+        return reaches(n), reach_kernels.farthest_within(reaches(n), reaches(n)), *np.empty((3, n), dtype=np.int64)
+
+    assert grown(reach_kernels.find_farthest, lambda n: (reaches(n), reaches(n), *np.empty((2, n), np.int64))) < 12
+    assert grown(kernels.interval_hops, reaches_and_relays) < 12
 
 
 @given(st.integers(1, 2000), st.lists(st.integers(1, 400), max_size=5), st.booleans())

@@ -213,7 +213,12 @@ def test_a_design_shows_itself() -> None:
     text = str(found)
     assert max(map(len, text.splitlines())) <= 80
     assert "Better, and at what cost:" in text
-    assert "tried on a grid" in text
+    assert "Only some sizes were tried" in text.replace("\n", " ")
+    assert "mixed heads" in found.sampled
+    assert "window" not in found.sampled
+    assert "of the sizes tried" in repr(found)
+    assert "Only some sizes were tried" in found._repr_html_()
+    assert json.loads(found.to_json())["sampled"] == list(found.sampled)
     assert "(proved)" in text
     assert "\n" not in repr(found) + repr(found[0])
     assert "<table" in found._repr_html_()

@@ -49,7 +49,35 @@ def test_answers_come_from_the_library_and_are_kept(client: TestClient) -> None:
 
 
 def test_every_question_has_a_worker() -> None:
-    assert sorted(name for _, names in server._LANES.values() for name in names) == sorted(ANSWERS)
+    assert sorted(server._LANE_OF) == sorted(ANSWERS)
+    assert set(server._LANE_OF.values()) | {"searches"} == set(server._LANES)
+    for lane, (_, name, question) in server._LANES.items():
+        assert server.lane_of(name, question) == lane
+
+
+def test_a_long_question_keeps_no_other_waiting() -> None:
+    """A design of many tokens is searched for while all else is answered; a table at a million tokens, too."""
+
+    async def asked() -> list[str]:
+        answers, order = server.Answers(), list[str]()
+
+        async def one(name: str, **question: str) -> None:
+            await answers.get(name, question)
+            order.append(name)
+
+        for worker in answers._workers.values():
+            worker.seconds = 600  # on a machine that is busy
+        for n in ("64", "48"):
+            search = asyncio.create_task(one("designs", n="131072", slots=n, heads="12")) if n == "48" else None
+            await asyncio.sleep(0)
+            await one("scene", p="order:2", n=n)
+            await one("load", p="order:2", n=n, effort="quick")
+        assert search is not None
+        await search
+        await answers.stop()
+        return order
+
+    assert asyncio.run(asked()) == ["scene", "load", "scene", "load", "designs"]
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,9 @@ def hops_by_distance(pattern: PatternLike, n: int | str) -> npt.NDArray[np.int32
         return np.asarray(result)
     from resolvent.analysis import kernels
 
-    result = kernels.coin_change(first, later, n)
-    return np.asarray(result)
+    result = np.full(n, -1, dtype=np.int32)
+    kernels.coin_change(first, later, result)
+    return result
 
 
 def hop_matrix(pattern: PatternLike, n: int | str) -> npt.NDArray[np.int32]:
@@ -132,11 +133,18 @@ def last_reachable(stage: Stage, n: int) -> Integers:
     if not stage.recurrent:
         reached: Integers = np.minimum(np.arange(n) + stage.lives(n), n - 1)
         return reached
-    from resolvent.analysis import kernels
+    return interval_hops(stage.lives(n))[2]
 
-    lives = stage.lives(n)
-    end: Integers = kernels.interval_hops(lives, kernels.best_relay(lives))[2]
-    return end
+
+def interval_hops(lives: Integers) -> tuple[Integers, Integers, Integers]:
+    """For each position the sum of hops, the largest, and the last one reachable; position j is read lives[j] times."""
+    from resolvent.analysis import kernels, reach_kernels
+
+    n = len(lives)
+    reach = np.minimum(np.arange(n) + lives, n - 1)
+    total, most, end = (np.empty(n, dtype=np.int64) for _ in range(3))
+    kernels.interval_hops(reach, reach_kernels.farthest_within(reach, reach), total, most, end)
+    return total, most, end
 
 
 def _windows(pattern: Pattern, n: int) -> tuple[int, int] | None:
@@ -162,10 +170,7 @@ def _interval_totals(stage: Stage, n: int) -> tuple[int, int, int]:
     if not stage.recurrent:
         reached = int(np.minimum(stage.lives(n), n - 1 - np.arange(n)).sum())
         return reached, min(reached, 1), reached
-    from resolvent.analysis import kernels
-
-    lives = stage.lives(n)
-    total, most, end = kernels.interval_hops(lives, kernels.best_relay(lives))
+    total, most, end = interval_hops(stage.lives(n))
     return int(total.sum()), int(most.max(initial=0)), int((end - np.arange(n)).sum())
 
 
@@ -174,11 +179,11 @@ def pair_reach(pattern: Pattern, n: int) -> tuple[Integers, Integers, Integers]:
 
     The first hop is A's or B's; from the best relay among what it reached, B leads on as it does alone.
     """
-    from resolvent.analysis import kernels, reach_kernels
+    from resolvent.analysis import reach_kernels
 
     a, b = (stage.lives(n) for stage in (pattern.stages[0], pattern.stages[-1]))
     positions = np.arange(n)
-    total_b, most_b, end_b = kernels.interval_hops(b, kernels.best_relay(b))
+    total_b, most_b, end_b = interval_hops(b)
     first, later = (np.minimum(positions + lives, n - 1) for lives in (np.maximum(a, b), b))
     relay = reach_kernels.farthest_within(later, first)
     further = later[relay] > first

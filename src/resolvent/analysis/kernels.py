@@ -10,9 +10,12 @@ from resolvent.disk_cache import cached_njit
 
 
 @cached_njit()
-def coin_change(first, strides, n):
-    """The least number of strides that sum to m, one of `first` perhaps, for each m < n; -1 if there is no such sum."""
-    fewest = np.full(n, -1, dtype=np.int32)
+def coin_change(first, strides, fewest):
+    """The least number of strides that sum to m, one of `first` perhaps, for each m < n; -1 if there is no such sum.
+
+    Written to `fewest`, which is -1 for each m > 0.
+    """
+    n = len(fewest)
     fewest[0] = 0
     for stride in first:
         fewest[stride] = 1
@@ -32,7 +35,6 @@ def coin_change(first, strides, n):
                     break
         if best < 2**31 - 1:
             fewest[m] = best
-    return fewest
 
 
 @cached_njit()
@@ -63,61 +65,31 @@ def hop_block(starts, sources, first_starts, first_sources, begin, end, stop):
 
 
 @cached_njit()
-def best_relay(lives):
-    """The best relay of each position j: among j and its readers, the one with the latest last reader."""
-    n = len(lives)
-    relay = np.empty(n, dtype=np.int64)
-    records = np.empty(n, dtype=np.int64)  # positions ≥ j with ever later last readers; nearest on top
-    size = 0
-    for j in range(n - 1, -1, -1):
-        reach = min(j + lives[j], n - 1)
-        while size and min(records[size - 1] + lives[records[size - 1]], n - 1) <= reach:
-            size -= 1
-        records[size] = j
-        size += 1
-        low, high = 0, size - 1  # the farthest record that still reads j
-        while low < high:
-            middle = (low + high) // 2
-            if records[middle] <= reach:
-                high = middle
-            else:
-                low = middle + 1
-        relay[j] = records[low]
-    return relay
+def interval_hops(reach, relay, total, most, end):
+    """Write for each j the sum of hops to all reachable positions, the largest of them, and the last one reachable.
 
-
-@cached_njit()
-def interval_hops(lives, relay):
-    """For each j: the sum of hops to all reachable positions, the largest number of hops, and the last one reachable.
-
-    Positions within t hops of j form an interval up to R_t(j), and R_{t+1}(j) = R_t(relay(j)) for t ≥ 1. Summing
-    (end - R_t) over t therefore needs only the sum at the relay.
+    `reach` is the last reader of j, `relay` the one of j and its readers that is read the longest. Positions within t
+    hops of j form an interval up to R_t(j), and R_{t+1}(j) = R_t(relay(j)) for t ≥ 1. Summing (end - R_t) over t
+    therefore needs only the sum at the relay.
     """
-    n = len(lives)
-    total = np.zeros(n, dtype=np.int64)
-    most = np.zeros(n, dtype=np.int64)
-    end = np.empty(n, dtype=np.int64)
-    for j in range(n - 1, -1, -1):
-        reach = min(j + lives[j], n - 1)
+    for j in range(len(reach) - 1, -1, -1):
         r = relay[j]
-        if r == j or min(r + lives[r], n - 1) <= reach:
-            end[j] = reach
-            total[j] = reach - j
-            most[j] = 1 if reach > j else 0
+        if reach[r] <= reach[j]:
+            end[j] = reach[j]
+            total[j] = reach[j] - j
+            most[j] = 1 if reach[j] > j else 0
         else:
             end[j] = end[r]
-            total[j] = (end[j] - j) + (end[j] - reach) + total[r] - (end[j] - r)
+            total[j] = (end[j] - j) + (end[j] - reach[j]) + total[r] - (end[j] - r)
             most[j] = most[r] + 1
-    return total, most, end
 
 
 @cached_njit()
-def interval_bound(last, last_of_a, n):
+def interval_bound(last, last_of_a, n, held):
     """The largest quotient of `lower_bounds.interval_bound` over all cuts and all intervals that end there.
 
-    Positions that are still read are kept in order; the interval is extended back from the cut, from one to the next.
+    Positions that are still read are `held` in order; the interval is extended back from the cut, from one to the next.
     """
-    held = np.empty(2 * n, dtype=np.int64)
     size, best = 0, 1
     for cut in range(1, 2 * n):
         held[size] = cut - 1
@@ -137,8 +109,8 @@ def interval_bound(last, last_of_a, n):
                 spare += 1 if j >= n else 0
             else:
                 spare -= 1
-            begin = held[index - 1] + 1 if index else max(cut - n, 0)
-            crossing = min(cut, n) - max(begin, cut - n)
+            begin = held[index - 1] + 1 if index else 0
+            crossing = (cut if cut < n else n) - (begin if begin > cut - n else cut - n)
             if crossing > 0 and live and crossing + spare > best * live:  # a quotient only where it is larger
                 best = -(-(crossing + spare) // live)
     return best

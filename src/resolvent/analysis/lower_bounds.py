@@ -28,8 +28,8 @@ NEARBY = 8  # lengths on either side that are nearby
 _MOST_HELD = 200_000_000  # positions held, over all tokens, up to which all intervals are tried
 
 
-def lower_bound(pattern: Pattern, n: int) -> tuple[int | float, str]:
-    """The best proven lower bound and its argument; infinite if a token has no path."""
+def lower_bound(pattern: Pattern, n: int, *, intervals: bool = True) -> tuple[int | float, str]:
+    """The best proven lower bound and its argument; infinite if a token has no path. Intervals take the most time."""
     ((connected, visits),) = _path_lengths(pattern, range(n, n + 1))
     if not connected:
         why = "no path from some i to i + n" if pattern.recurrent else "no feedback and no edge from i to i + n"
@@ -37,7 +37,7 @@ def lower_bound(pattern: Pattern, n: int) -> tuple[int | float, str]:
     bounds = [(1, "one path per token"), (path_length_bound(visits, n), "path length")]
     if pattern.recurrent:
         bounds.append((cut_bound(pattern, n), "cut"))
-        bounds.append((interval_bound(pattern, n) or 1, "interval"))
+        bounds.append(((intervals and interval_bound(pattern, n)) or 1, "interval"))
     return max(bounds, key=lambda bound: bound[0])
 
 
@@ -111,7 +111,7 @@ def cut_bound(pattern: Pattern, n: int) -> int:
         return load  # of the cut in the middle; the last ones, where fewer are held, are crossed by fewer than that
     from resolvent.analysis import reach_kernels
 
-    return int(reach_kernels.cut_bound(*_last_readers(pattern, n), n))
+    return int(reach_kernels.cut_bound(*_last_readers(pattern, n), n, *np.zeros((2, 2 * n + 1), dtype=np.int64)))
 
 
 def interval_bound(pattern: Pattern, n: int) -> int | None:
@@ -128,13 +128,15 @@ def interval_bound(pattern: Pattern, n: int) -> int | None:
 
     The interval from 0 (or s - n) is the cut. Shorter ones tell that a position held for long carries few paths.
     """
+    if len(pattern.stages) == 1 and as_intervals(pattern) is not None and pattern.stages[0].is_shifted(2 * n):
+        return cut_bound(pattern, n)  # a window: of a shorter interval all is live, of a longer one what the cut has
     last, last_of_a = _last_readers(pattern, n)
     held = np.maximum(last, last_of_a) - np.arange(2 * n)
     if int(held.sum()) > _MOST_HELD:
         return None
     from resolvent.analysis import kernels
 
-    return int(kernels.interval_bound(last, last_of_a, n))
+    return int(kernels.interval_bound(last, last_of_a, n, np.empty(2 * n, dtype=np.int64)))
 
 
 def _farthest(pattern: Pattern, n: int) -> int:

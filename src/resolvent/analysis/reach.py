@@ -132,7 +132,8 @@ def _relays(stage: Stage, n: int) -> tuple[Integers, Integers]:
     from resolvent.analysis import reach_kernels
 
     reached = np.minimum(np.arange(n) + stage.lives(n), n - 1)
-    return frozen(reached), frozen(reach_kernels.farthest_within(reached, reached))
+    relay = reach_kernels.farthest_within(reached, reached)  # before it is frozen: that would compile it again
+    return frozen(reached), frozen(relay)
 
 
 def _by_reach(stack: Sequence[Sequence[Pattern]], n: int) -> Hops:

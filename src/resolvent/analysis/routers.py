@@ -26,6 +26,8 @@ def shortest_path(pattern: Pattern, n: int) -> Integers:
     """
     fewest = hops_by_distance(pattern, n + 1)
     strides = pattern.stages[-1].offsets(n + 1)
+    if len(pattern.stages) == 1 and len(strides) == strides[-1]:  # a window: always the longest stride
+        return np.concatenate([[0], np.arange(n, 0, -strides[-1])[::-1]])
     path = [n]
     while (m := path[-1]) and fewest[m] > 1:
         usable = strides[: np.searchsorted(strides, m, side="right")]
@@ -138,7 +140,8 @@ def persistent_load(stage: Stage, n: int, numerator: int = 1, denominator: int =
         return None
     from resolvent.analysis import reach_kernels
 
-    load = int(reach_kernels.persistent_load(last, n, numerator, denominator, surplus))
+    arrays = np.zeros((2, 2 * n + 1), dtype=np.int64)
+    load = int(reach_kernels.persistent_load(last, n, numerator, denominator, surplus, *arrays))
     return load if load > 0 else None
 
 

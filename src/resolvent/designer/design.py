@@ -52,7 +52,7 @@ class Design(Sequence[Candidate]):
         frontier: All that nothing else is as good as in every figure, in order.
         considered: How many structures were looked at, most of them set aside by bounds.
         measured: How many of these were measured.
-        sampled: Whether sizes of some patterns were tried on a grid: then others may be on the frontier, too.
+        sampled: The kinds of which only some sizes were tried: others of these may be on the frontier, too.
         skipped: Those that would take too long to measure.
     """
 
@@ -65,7 +65,7 @@ class Design(Sequence[Candidate]):
     frontier: tuple[Candidate, ...]
     considered: int
     measured: int
-    sampled: bool
+    sampled: tuple[str, ...]
     skipped: tuple[str, ...]
 
     @overload
@@ -96,7 +96,7 @@ class Design(Sequence[Candidate]):
             "frontier": [each.point() for each in self.frontier],
             "considered": self.considered,
             "measured": self.measured,
-            "sampled": self.sampled,
+            "sampled": list(self.sampled),
             "skipped": list(self.skipped),
         }
 
@@ -115,7 +115,8 @@ class Design(Sequence[Candidate]):
 
     def __repr__(self) -> str:
         first = self.candidates[0].structure.label
-        return f"Design(n={self.n:,}, {self.budget}: {first}, … {len(self.frontier)} on the frontier)"
+        tried = " of the sizes tried" if self.sampled else ""
+        return f"Design(n={self.n:,}, {self.budget}: {first}, … {len(self.frontier)} on the frontier{tried})"
 
     def __str__(self) -> str:
         from resolvent.designer.text import design_text
@@ -125,7 +126,7 @@ class Design(Sequence[Candidate]):
     def _repr_html_(self) -> str:
         rows = [(f"{rank}", *each.cells) for rank, each in enumerate(self.candidates, 1)]
         notes = [f"{rank}: {each.why} {' '.join(map(str, each.better))}" for rank, each in enumerate(self, 1)]
-        return table(self.title, rows, head=HEADINGS, notes=[self.least_text, *notes], words=2)
+        return table(self.title, rows, head=HEADINGS, notes=[self.least_text, *notes, self.sampled_text], words=2)
 
     @property
     def title(self) -> str:
@@ -141,6 +142,16 @@ class Design(Sequence[Candidate]):
             f"Lower bounds for any pattern or mix within this budget: {number(least.max_hops)} "
             f"hop{'s' * (least.max_hops != 1)}, {least.mean_hops:,.2f} on average, "
             f"congestion {number(least.congestion)}."
+        )
+
+    @property
+    def sampled_text(self) -> str:
+        """Whether every size was tried; if not, of which kinds."""
+        if not self.sampled:
+            return "Every size that fits was tried."
+        return (
+            f"Only some sizes were tried (the largest that fits, smaller ones on a grid, those at which hops drop) of "
+            f"these kinds, so other sizes of them may be on the frontier, too: {'; '.join(self.sampled)}."
         )
 
 
@@ -209,7 +220,7 @@ def design(
     )
     return Design(
         n, shape, budget, _describe(key_names, weights), least_within(budget, n, shape), explained, tuple(ranked),
-        search.considered, len(search.measured), search.sampled, tuple(search.skipped),
+        search.considered, len(search.measured), tuple(search.sampled), tuple(search.skipped),
     )  # fmt: skip
 
 

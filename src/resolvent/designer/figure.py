@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
+from resolvent.analysis.figures.labels import spread
 from resolvent.analysis.figures.pages import NotebookFigure
 from resolvent.analysis.figures.palette import INK, NAVY, ORANGE
 from resolvent.analysis.figures.panels import label
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from resolvent.designer.design import Design
 
 _SHOWN = 8
+_GAP = 0.04  # between numbers, as a share of the axes
+_TEXT: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8.5, "color": NAVY}
 
 
 def design_figure(design: Design) -> NotebookFigure:
@@ -29,22 +32,24 @@ def design_figure(design: Design) -> NotebookFigure:
     left, right = figure.subplots(1, 2)
     most = max([limits.get("slots", 1.0), *(each.figures.slots for each in shown)])
     sizes = np.unique(np.round(np.geomspace(1, min(max(4 * most, 4), max(n - 1, 2)), 160)).astype(int)).tolist()
-    _bound(left, sizes, [fewest_hops(s, n) for s in sizes], "least of one pattern in all heads: C(s+h, s) ≥ n")
+    _bound(left, sizes, [fewest_hops(s, n) for s in sizes], "below: no pattern that is the same in all heads")
     if design.shape.states > 1:
         mixed = [fewest_hops(s * design.shape.states, n) for s in sizes]
-        left.plot(sizes, mixed, color=NAVY, linewidth=1.2, linestyle=":", label="least of any mix over heads")
-    _bound(right, sizes, [least_congestion(s, n) for s in sizes], "least: n / s")
+        left.plot(sizes, mixed, color=NAVY, linewidth=1.2, linestyle=":")
+        left.annotate("the least of any mix over heads", (sizes[-1], mixed[-1]), xytext=(0, -13), ha="right", **_TEXT)
+    _bound(right, sizes, [least_congestion(s, n) for s in sizes], "below: no pattern, since slots × congestion ≥ n")
     for axes, name, text in ((left, "max_hops", f"most hops over {n:,} tokens"), (right, "congestion", "congestion")):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
         highest = _points(axes, name, shown)
-        if "slots" in limits:
-            axes.axvline(limits["slots"], color=ORANGE, linewidth=1.2, linestyle="--", label="the budget")
-        if name in limits:
-            axes.axhline(limits[name], color=ORANGE, linewidth=1.2, linestyle="--", label="the budget")
         axes.set_ylim(0.5, 16 * highest)
+        if "slots" in limits:
+            axes.axvline(limits["slots"], color=ORANGE, linewidth=1.2, linestyle="--")
+            axes.annotate("budget", (limits["slots"], 16 * highest), xytext=(5, -12), **_TEXT | {"color": ORANGE})
+        if name in limits:
+            axes.axhline(limits[name], color=ORANGE, linewidth=1.2, linestyle="--")
+            axes.annotate("budget", (sizes[0], limits[name]), xytext=(6, 4), **_TEXT | {"color": ORANGE})
         axes.grid(alpha=0.25)
-        axes.legend(frameon=False, fontsize=8, loc="upper right")
         label(axes, "", "cache slots of a head, mean over heads", text)
     handles = [left.scatter([], [], marker="o", color=ORANGE) for _ in names]
     figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False, fontsize=9, handlelength=1)
@@ -52,23 +57,32 @@ def design_figure(design: Design) -> NotebookFigure:
 
 
 def _bound(axes: Axes, sizes: Sequence[int], values: Sequence[float], text: str) -> None:
-    axes.plot(sizes, values, color=NAVY, linewidth=1.6, label=text)
+    axes.plot(sizes, values, color=NAVY, linewidth=1.6)
     axes.fill_between(sizes, 0.2, values, color=INK, alpha=0.07, linewidth=0)
+    axes.annotate(text, (0, 0), xycoords="axes fraction", xytext=(8, 6), **_TEXT)
 
 
 def _points(axes: Axes, name: str, candidates: Sequence[Candidate]) -> float:
-    """Points with their numbers, which share a label where they coincide. Returns the highest value."""
+    """Points with their numbers, which share a place where they nearly coincide. Returns the highest value."""
     at: dict[tuple[float, float], list[str]] = {}
     for rank, each in enumerate(candidates, 1):
         at.setdefault((round(each.figures.slots, 6), each.figures.value(name)), []).append(str(rank))
-    close: dict[tuple[int, int], list[tuple[tuple[float, float], list[str]]]] = {}
-    for point, ranks in at.items():  # those too near to tell apart are named together
-        cell = (round(4 * np.log2(point[0])), round(2 * np.log2(max(point[1], 1))))
-        close.setdefault(cell, []).append((point, ranks))
+    highest = max(y for _, y in at)
+    gap = _GAP * float(np.log2(32 * highest))  # the axes span as many doublings
+    groups: list[tuple[int, float, list[str]]] = []  # column, height, and the numbers there
+    for point in sorted(at, key=lambda point: point[1]):
         axes.scatter(*point, s=46, color=ORANGE, edgecolor="white", zorder=4)
-    for group in close.values():
-        axes.annotate(
-            ", ".join(rank for _, ranks in group for rank in ranks), group[0][0], xytext=(9, 7),
-            textcoords="offset points", ha="left", fontsize=9.5, color=INK, weight="bold", zorder=5,
-        )  # fmt: skip
-    return max(y for _, y in at)
+        column, height = round(4 * np.log2(point[0])), float(np.log2(max(point[1], 1)))
+        same = [names for other, low, names in groups if other == column and height - low < gap / 2]
+        if same:
+            same[0].extend(at[point])
+        else:
+            groups.append((column, height, list(at[point])))
+    for column in {column for column, _, _ in groups}:
+        own = [(height, names) for other, height, names in groups if other == column]
+        for (_, names), moved in zip(own, spread([height for height, _ in own], gap), strict=True):
+            axes.annotate(
+                ", ".join(sorted(names)), (2 ** (column / 4), 2**moved), xytext=(10, -1), textcoords="offset points",
+                va="bottom", fontsize=9.5, color=INK, weight="bold", zorder=5,
+            )  # fmt: skip
+    return highest

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from resolvent.analysis.congestion import Congestion
 from resolvent.designer.budget import Budget, least_of
@@ -22,6 +23,7 @@ from resolvent.patterns import TranslationInvariant
 
 _ALL_SIZES = 32  # up to here every size is tried, where several are for each doubling, and
 _SHORT = 64  # for so few tokens everywhere
+_ALL_CLOSED = 256  # the same where figures have closed forms, whatever the number of tokens
 _MOST_SUMS = 600_000_000  # additions, up to which hops at fixed distances are computed
 
 Point = tuple[float, ...]
@@ -36,9 +38,9 @@ class Search:
     budget: Budget
     prune: bool = True
     measured: list[Candidate] = field(default_factory=list)
-    _points: list[Point] = field(default_factory=list)  # of all that are measured, at worst
+    _points: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 5)))  # of all measured, at worst
     considered: int = 0
-    sampled: bool = False  # whether some sizes that fit were left out
+    sampled: dict[str, None] = field(default_factory=dict)  # kinds of which some sizes that fit were left out, in order
     skipped: list[str] = field(default_factory=list)
 
     @property
@@ -54,7 +56,8 @@ class Search:
         for line in lines:
             most = self._fits(line)
             chosen = sizes(line, most, every=line.steps > 1 or self.n <= _SHORT)
-            self.sampled |= len(chosen) < most - line.least + 1
+            if len(chosen) < most - line.least + 1:
+                self.sampled[line.kind] = None
             for size in chosen:
                 structure = line.make(size)
                 if structure not in seen:
@@ -107,7 +110,7 @@ class Search:
             return
         figures = self._figures(structure, distances.max, distances.mean, bounds)
         self.measured.append(Candidate(kind, structure, figures, least))
-        self._points.append(self.upper(self.measured[-1]))
+        self._points = np.vstack([self._points, self.upper(self.measured[-1])])
 
     def _takes_long(self, structure: Structure) -> bool:
         p = structure.patterns[0]
@@ -123,8 +126,8 @@ class Search:
         if not self.prune:
             return False
         low |= {name: self._cost(structure, name) for name in self.compared[3:]}
-        point = tuple(low[name] for name in self.compared)
-        return any(no_worse(known, point) for known in self._points)
+        point = np.array([low[name] for name in self.compared])
+        return bool((self._points <= point).all(axis=1).any())
 
     def _cost(self, structure: Structure, name: str) -> float:
         return float(getattr(structure, name)(self.n, self.shape))
@@ -171,8 +174,8 @@ def sizes(line: Line, most: int, *, every: bool) -> list[int]:
         return []
     corners = [size for size in line.corners if line.least <= size <= most]
     chosen = {most, *(corners if line.steps else corners[-1:])}
-    if every:
-        chosen |= set(range(line.least, min(most, _ALL_SIZES) + 1))
+    if every or line.closed:
+        chosen |= set(range(line.least, min(most, _ALL_CLOSED if line.closed else _ALL_SIZES) + 1))
     size = float(most)
     while line.steps and size >= line.least:
         chosen.add(int(size))

@@ -29,6 +29,7 @@ class Line:
     The largest that fits is tried, and
     corners  ascending sizes at which a figure jumps; the largest of them that fits, or all if there are steps
     steps    so many sizes for each halving of the largest; if there are several, or few tokens, all small ones, too
+    closed   whether all figures have closed forms, so that many sizes are measured in no time
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Line:
     least: int = 1
     corners: tuple[int, ...] = ()
     steps: int = 0
+    closed: bool = False
 
 
 def lines(
@@ -61,7 +63,7 @@ def lines(
     held, past = min(_MOST_HELD, max(n - 1, 1)), max(n - 1, 1)
     lazy = uniform("binomial", lambda s: f"binomial:{s},lazy", held)
     yield replace(lazy, corners=corners, steps=8 if n <= _LONG else 1)
-    yield uniform("window", lambda s: f"order:{s}", past)
+    yield replace(uniform("window", lambda s: f"order:{s}", past), closed=True)
     if shape.heads > 1 or shape.layers > 1:
         yield from _mixes(n, shape, corners, lambda s: pattern(f"binomial:{s},lazy"))
         if diagonal:

@@ -13,11 +13,6 @@ if TYPE_CHECKING:
 _WIDTH, _LEAST_NAMES = 80, 16
 _HEAD = ("reads", "slots", "hops\n(least)", "mean", "congestion\n(least)")
 _EXPLAINED = 3  # candidates of which it is said what better would cost
-_GRID = (
-    "Sizes were tried on a grid: of each kind the largest that fits and its halves (of mixes, and of pairs over more "
-    "than 4k tokens, only those where hops drop); of binomial patterns, up to 64k tokens, every size up to 32 and 8 "
-    "per doubling; up to 64 tokens, every size up to 32 of all kinds. Sizes in between may be on the frontier, too."
-)
 
 
 def design_text(design: Design, most: int = 6) -> str:
@@ -60,10 +55,9 @@ def _wrapped(text: str, indent: str = "") -> list[str]:
 def _summary(design: Design, most: int) -> str:
     left = f" {len(design) - most} more kinds: --json, or to_dict()." if len(design) > most else ""
     skipped = f" Skipped, since measuring them would take long: {len(design.skipped)}." if design.skipped else ""
-    grid = f" {_GRID}" if design.sampled else " Every size that fits was tried."
     return (
         f"The best of each kind, ranked by {design.ranked_by}.{left} {design.considered:,} structures were considered, "
         f"{design.measured:,} measured; the others are dominated by these, most of them by proven bounds. "
         f"{len(design.frontier):,} are on the Pareto frontier. Hops are exact; congestion is exact or between proven "
-        f"bounds.{grid}{skipped}"
+        f"bounds. {design.sampled_text}{skipped}"
     )

@@ -21,6 +21,7 @@ from resolvent.analysis.profile import analyze, describe
 from resolvent.errors import PatternError, SettingError, closest, shortened
 from resolvent.patterns import FAMILIES, MODIFIERS, PAPER_STRUCTURES, Pattern, Stage, pattern
 from resolvent.patterns.checks import require_length
+from resolvent.patterns.lifetimes import Lifetimes
 
 Question = Mapping[str, str]
 Answer = dict[str, object]
@@ -78,9 +79,22 @@ def scene(question: Question) -> Answer:
 def _entries(p: Pattern, n: int) -> dict[str, npt.NDArray[np.bool_]]:
     """The positions that each token reads, by what reads them."""
     if len(p.stages) > 1:
-        a, b = (stage.mask(n) for stage in p.stages)
+        a, b = (reads_of(stage, n) for stage in p.stages)
         return {"A and B": a & b, "A only": a & ~b, "B only": b & ~a}
-    return {("A only" if not p.recurrent else "A and B" if p.direct == "all" else "B only"): p.mask(n)}
+    return {("A only" if not p.recurrent else "A and B" if p.direct == "all" else "B only"): reads_of(p.stages[0], n)}
+
+
+def reads_of(stage: Stage, n: int) -> npt.NDArray[np.bool_]:
+    """`stage.mask(n)`, which lists row after row: at once, where columns are runs or distances are fixed."""
+    tokens = np.arange(n, dtype=np.int32)
+    if stage.contiguous_columns:
+        last = (tokens + np.minimum(stage.lives(n), n)).astype(np.int32)
+        return (tokens < tokens[:, None]) & (tokens[:, None] <= last)
+    if stage.is_shifted(n):
+        far = np.zeros(2 * n - 1, dtype=np.bool_)  # by distance, the longest first; then those ahead, which none reads
+        far[n - 1 - stage.offsets(n)] = True
+        return np.lib.stride_tricks.sliding_window_view(far, n)[::-1].copy()
+    return stage.mask(n)
 
 
 def _names(p: Pattern) -> list[str]:
@@ -94,9 +108,15 @@ def _cache(stage: Stage, n: int, name: str) -> Answer:
         "name": name,
         "slots": stage.slots(n),
         "slot": packed(stage.slots_of(positions)),
-        "last": packed(np.minimum(stage.last_readers(positions), n)),
+        "last": packed(np.minimum(_last_readers(stage, n), n)),
         "held": packed(stage.occupancy(n)),
     }
+
+
+def _last_readers(stage: Stage, n: int) -> npt.NDArray[np.int64]:
+    """Of each position, at least n if it is still held then."""
+    positions = np.arange(n)
+    return positions + stage.lives(n) if isinstance(stage, Lifetimes) else stage.last_readers(positions)
 
 
 def paths(question: Question) -> Answer:
@@ -137,12 +157,17 @@ def curves(question: Question) -> Answer:
     sizes = [n for n in sizes if p.limit is None or 2 * n <= p.limit]
     law = growth(p)
     distances = [hops(p, n) for n in sizes]
+    # At fixed distances the length of paths is the better bound, and intervals take as many steps as there are reads.
+    intervals = not reads_at_fixed_distances(p, 2 * sizes[-1])
     return {
         "n": sizes,
         "reads": {"law": law.reads_per_token, "values": [p.widest_row(n) for n in sizes]},
         "slots": {"law": law.cache_slots, "values": [p.slots(n) for n in sizes]},
         "hops": {"law": law.max_hops, "values": [None if d.unreachable_pairs else d.max for d in distances]},
-        "congestion": {"law": law.congestion, "values": [finite(lower_bound(p, n)[0]) for n in sizes]},
+        "congestion": {
+            "law": law.congestion,
+            "values": [finite(lower_bound(p, n, intervals=intervals)[0]) for n in sizes],
+        },
         "basis": law.basis,
     }
 
@@ -170,7 +195,7 @@ def designs(question: Question) -> Answer:
     n, heads = _length(question, _LONGEST_DESIGN), _integer(question, "heads", 1, _MOST_HEADS)
     result = design(n, slots=_integer(question, "slots", 1, n), heads=heads)
     plain = _without_infinity(result.to_dict())
-    return plain | {"title": result.title, "least_text": result.least_text}
+    return plain | {"title": result.title, "least_text": result.least_text, "sampled_text": result.sampled_text}
 
 
 ANSWERS: dict[str, Callable[[Question], Answer]] = {

@@ -8,7 +8,7 @@ import socket
 import webbrowser
 from collections import OrderedDict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from resolvent.errors import SettingError
-from resolvent.explore.answers import ANSWERS
+from resolvent.explore.answers import ANSWERS, Question
 from resolvent.explore.worker import Refused, Worker
 
 HOST = "127.0.0.1"
@@ -31,11 +31,16 @@ _NAMES = ("127.0.0.1", "localhost", "::1")
 _LONGEST_QUESTION = 4096  # characters
 _MEGABYTES = 4096
 _KEPT_BYTES = 64 << 20  # of answers
-_LANES = {  # a worker for each, so that long questions do not keep short ones waiting
-    "quick": (10.0, ("catalogue", "scene", "paths", "bounds")),
-    "steady": (30.0, ("load",)),
-    "patient": (60.0, ("figures", "curves", "designs")),
+_LANES: dict[str, tuple[float, str, Question]] = {  # a process for each, so that no long question delays a short one:
+    # its limit in seconds, and what it is asked first, which loads what is compiled
+    "drawings": (30.0, "scene", {"p": "exponential+cache", "n": "64"}),
+    "loads": (30.0, "load", {"p": "exponential+cache", "n": "64", "effort": "quick"}),
+    "tables": (60.0, "curves", {"p": "exponential+cache"}),
+    "designs": (60.0, "designs", {"n": "1024", "slots": "16", "heads": "1"}),
+    "searches": (60.0, "load", {"p": "exponential+cache", "n": "64", "effort": "search"}),
 }
+_LANE_OF = {"catalogue": "drawings", "scene": "drawings", "paths": "drawings", "load": "loads", "bounds": "drawings",
+            "curves": "tables", "figures": "tables", "designs": "designs"}  # fmt: skip
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -92,14 +97,15 @@ class Answers:
     """The answers of workers, the latest of which are kept."""
 
     def __init__(self) -> None:
-        self._workers = [(names, Worker(seconds, _MEGABYTES)) for seconds, names in _LANES.values()]
+        self._workers = {lane: Worker(seconds, _MEGABYTES) for lane, (seconds, *_) in _LANES.items()}
+        self._warming: asyncio.Task[None] | None = None
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0
 
     async def get(self, name: str, question: dict[str, str]) -> bytes:
         key = json.dumps([name, sorted(question.items())])
         if key not in self._kept:
-            worker = next(worker for names, worker in self._workers if name in names)
+            worker = self._workers[lane_of(name, question)]
             self._keep(key, (await worker.ask(name, question)).encode())
         self._kept.move_to_end(key)
         return self._kept[key]
@@ -112,10 +118,26 @@ class Answers:
             self._bytes -= len(self._kept.popitem(last=False)[1])
 
     async def start(self) -> None:
-        await asyncio.gather(*(worker.start() for _, worker in self._workers))
+        """Start the process that draws; the others, and what they have compiled, are loaded while the page is."""
+        await self._workers["drawings"].start()
+        self._warming = asyncio.create_task(self._warm())
+
+    async def _warm(self) -> None:
+        """One after the other: the first answers of the page have the machine for themselves."""
+        for _, name, question in _LANES.values():
+            with suppress(Refused):
+                await self.get(name, dict(question))
 
     async def stop(self) -> None:
-        await asyncio.gather(*(worker.stop() for _, worker in self._workers))
+        if self._warming is not None:
+            self._warming.cancel()
+            await asyncio.gather(self._warming, return_exceptions=True)
+        await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
+
+
+def lane_of(name: str, question: Question) -> str:
+    """The page asks for quick bounds first, and then for those of a search, which may take seconds."""
+    return "searches" if question.get("effort") == "search" and name in ("load", "figures") else _LANE_OF[name]
 
 
 def application() -> Starlette:

@@ -48,6 +48,10 @@ class Lifetime(Value, ABC):
         """The cache slot of position j."""
 
     @abstractmethod
+    def slots_of(self, positions: Integers) -> Integers:
+        """`slot(j)` of many positions."""
+
+    @abstractmethod
     def slots(self, n: int) -> int:
         """The number of slots that n tokens need."""
 
@@ -94,7 +98,7 @@ class Lifetimes(Stage):
         return self.lifetime.slot(require_position(j, "j"))
 
     def slots_of(self, positions: Integers) -> Integers:
-        return np.array([self.slot(int(j)) for j in positions], dtype=np.int64)
+        return self.lifetime.slots_of(positions)
 
     def last_readers(self, positions: Integers) -> Integers:
         return positions + np.array([self.life(int(j)) for j in positions], dtype=np.int64)
@@ -145,6 +149,10 @@ class Fenwick(Lifetime):
     def slot(self, j: int) -> int:
         return self.life(j).bit_length() - 1
 
+    def slots_of(self, positions: Integers) -> Integers:
+        below = np.bitwise_count((positions + 1 & -(positions + 1)) - 1)  # the lowest bit, as a number of bits below it
+        return below.astype(np.int64)
+
     def slots(self, n: int) -> int:
         return (n - 1).bit_length()
 
@@ -180,6 +188,10 @@ class GlobalAndWindow(Lifetime):
     def slot(self, j: int) -> int:
         return j if j < self.fixed else self.fixed + (j - self.fixed) % self.window
 
+    def slots_of(self, positions: Integers) -> Integers:
+        past = positions - self.fixed
+        return np.where(past < 0, positions, self.fixed + past % self.window)
+
     def slots(self, n: int) -> int:
         return min(self.window + self.fixed, n - 1)
 
@@ -211,6 +223,13 @@ class Binomial(Lifetime):
 
     def slot(self, j: int) -> int:
         return binomial.slot(self.size, j)
+
+    def slots_of(self, positions: Integers) -> Integers:
+        last = int(positions.max(initial=0))
+        if last >= 4 * len(positions):  # few of many: one by one
+            return np.array([self.slot(int(j)) for j in positions], dtype=np.int64)
+        slots: Integers = binomial.slots(self.size, last + 1)[positions]
+        return slots
 
     def slots(self, n: int) -> int:
         return min(self.size, n - 1)

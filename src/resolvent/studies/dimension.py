@@ -156,16 +156,19 @@ def _notes(records: Sequence[Record]) -> tuple[str, ...]:
 def _figure(results: Sequence[StructureByWidth]) -> Figure:
     from matplotlib.figure import Figure
 
+    from resolvent.analysis.figures.labels import end_labels
+
     figure = Figure(figsize=(9.5, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
+    ends: list[tuple[float, float, str, str]] = []
     for result in results:
         widths, color = (
             sorted(result.scores),
             color_of_structure(result.structure, [each.structure for each in results]),
         )
         means = [mean(result.scores[width]) for width in widths]
-        label = f"{result.structure} (C = {_number(result.congestion)})"
-        left.plot(widths, means, "o-", color=color, label=label, ms=4, lw=1.3)
+        ends.append((widths[-1], means[-1], f"{result.structure} (C = {_number(result.congestion)})", color))
+        left.plot(widths, means, "o-", color=color, ms=4, lw=1.3)
         for width in widths:
             left.plot([width] * len(result.scores[width]), result.scores[width], ".", color=color, alpha=0.5)
         if not math.isinf(result.congestion):
@@ -178,7 +181,7 @@ def _figure(results: Sequence[StructureByWidth]) -> Figure:
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
     left.set_ylabel("accuracy of copying", fontsize=9)
-    left.legend(fontsize=7, frameon=False)
+    end_labels(left, ends, size=7)
     return figure
 
 

@@ -21,6 +21,9 @@ export function ask(name, question = {}) {
   return answers.get(address);
 }
 
+/** Whether the answer is here, or on its way. */
+export const known = (name, question) => exported !== null || answers.has(addressOf(name, question));
+
 /** How hard the library looks for routings: the page shows what it finds at once, and then what a search finds. */
 export const EFFORTS = exported ? ["search"] : ["quick", "search"];
 

@@ -1,10 +1,10 @@
 // The designer's frontier: what any pattern needs at least, where the budget ends, and what it buys.
-import { ask } from "./data.js";
+import { ask, known } from "./data.js";
 import { css, drawing, element, hover, number, placed, scale, shape, showSliders, slider } from "./draw.js";
 import { axes, short } from "./growth.js";
 import { choices, choose, state } from "./state.js";
 
-const HEIGHT = 250, LEFT = 40, TOP = 26, BOTTOM = 30, RIGHT = 16, LONGEST = 131072, MOST = 8;
+const HEIGHT = 250, LEFT = 40, TOP = 26, BOTTOM = 30, RIGHT = 16, LONGEST = 131072, MOST = 8, SETTLED = 120;  // milliseconds: a slider on its way asks for nothing
 const PANELS = { max_hops: "most hops against cache slots", congestion: "congestion against cache slots" };
 
 export async function drawDesign(card, current) {
@@ -14,17 +14,35 @@ export async function drawDesign(card, current) {
     slider("heads", choices.heads, state.heads, (heads) => choose({ heads })),
   ];
   showSliders(card.querySelector("#design-sliders"), sliders);
-  const slots = Math.min(state.slots, n - 1), asked = ask("designs", { n, slots, heads: state.heads });
-  asked.catch(() => {});  // said below
+  const slots = Math.min(state.slots, n - 1), question = { n, slots, heads: state.heads };
   const bounds = await ask("bounds", { n, slots });
   if (!current()) return;
-  panels(card, bounds, { n, candidates: [] });
-  const answer = await asked;
+  if (!known("designs", question)) {
+    searching(card, bounds, n, slots);
+    await new Promise((resume) => setTimeout(resume, SETTLED));
+    if (!current()) return;
+  }
+  const answer = await ask("designs", question);
   if (!current()) return;
   panels(card, bounds, answer);
   card.querySelector("figcaption").replaceChildren(element("b", {}, `${answer.title}. `), answer.least_text,
-    ` No single pattern lies in the gray; the dashed line is the budget; points left of it fit, and the lower the better. ${number(answer.considered)} structures were considered.`);
-  card.querySelector("#candidates").replaceChildren(...answer.candidates.slice(0, MOST).map(item));
+    " No single pattern lies in the gray, and what fits the budget is left of the dashed line; the lower, the better. ",
+    `Numbers: the best of each kind, listed below. Small dots: all ${number(answer.frontier.length)} on the Pareto frontier, of ${number(answer.considered)} structures. `,
+    answer.sampled_text);
+  list(card).replaceChildren(...answer.candidates.slice(0, MOST).map(item));
+  list(card).removeAttribute("aria-busy");
+}
+
+const list = (card) => card.querySelector("#candidates");
+
+/** At once: the bounds and the budget; what was found for another budget is taken away. */
+function searching(card, bounds, n, slots) {
+  panels(card, bounds, { n, candidates: [], frontier: [] });
+  const heads = state.heads === 1 ? "1 head" : `${state.heads} heads`;
+  card.querySelector("figcaption").replaceChildren(element("b", {}, `Searching for what fits ${number(slots)} slots in ${heads} on ${number(n)} tokens … `),
+    n > 16384 ? "At this length it takes some seconds; everything else on the page can be used meanwhile." : "");
+  list(card).replaceChildren();
+  list(card).setAttribute("aria-busy", "true");
 }
 
 function panels(card, bounds, answer) {
@@ -39,7 +57,7 @@ const value = (point, name) => (name === "congestion" ? point.figures.congestion
 function panel(name, title, bounds, answer, width) {
   const points = answer.candidates.slice(0, MOST), line = bounds[name];
   const svg = drawing(width, HEIGHT, `${title} on ${answer.n} tokens: ${points.map((c, k) => `${k + 1} ${c.label}: ${value(c, name)}`).join("; ")}`);
-  const finite = line.filter((each) => each !== null), heights = points.map((c) => value(c, name)).filter((each) => each !== "inf");
+  const finite = line.filter((each) => each !== null), heights = [...points, ...answer.frontier].map((c) => value(c, name)).filter((each) => each !== "inf");
   const top = Math.max(...finite, ...heights, 2);
   const x = scale(1, bounds.slots.at(-1), LEFT, width - RIGHT), y = scale(1, top, HEIGHT - BOTTOM, TOP);
   axes(svg, x, y, bounds.slots, top, width - RIGHT);
@@ -50,10 +68,15 @@ function panel(name, title, bounds, answer, width) {
   svg.append(shape("text", { x: 0, y: 12, class: "title" }, title));
   svg.append(shape("text", { x: LEFT + 8, y: HEIGHT - BOTTOM - 8 }, "no single pattern"));
   budget(svg, x(state.slots), width);
+  for (const each of answer.frontier) {
+    if (value(each, name) !== "inf") svg.append(shape("circle", { cx: x(each.figures.slots), cy: y(value(each, name)), r: 2, fill: css("--accent"), opacity: 0.55, class: "frontier" }));
+  }
   marks(svg, points, name, x, y, width);
   hover(svg, width, HEIGHT, (px, py) => {
     const near = points.map((c, k) => [Math.hypot(x(c.figures.slots) - px, y(value(c, name)) - py), k]).sort((a, b) => a[0] - b[0])[0];
     if (near && near[0] < 14) return `${near[1] + 1}  ${points[near[1]].label}\n${figures(points[near[1]])}`;
+    const dot = answer.frontier.find((c) => Math.hypot(x(c.figures.slots) - px, y(value(c, name)) - py) < 5);
+    if (dot) return `${dot.label}\n${figures(dot)}`;
     const at = bounds.slots.reduce((best, s) => (Math.abs(x(s) - px) < Math.abs(x(best) - px) ? s : best));
     return `with ${number(at)} slots: ${number(line[bounds.slots.indexOf(at)])} is the least of one pattern`;
   });

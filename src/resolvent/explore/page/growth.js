@@ -4,13 +4,22 @@ import { apart, colorOf, css, dashed, drawing, element, hover, number, scale, sh
 import { choices, choose, state } from "./state.js";
 
 const PANELS = { reads: "reads per token", slots: "cache slots", hops: "most hops", congestion: "congestion, at least" };
-const HEIGHT = 250, LEFT = 40, TOP = 26, BOTTOM = 30;
+const HEIGHT = 250, LEFT = 40, TOP = 26, BOTTOM = 30, SHORTLY = 80;  // milliseconds
 
 export async function drawGrowth(card, current) {
   const curves = [], missing = [];
+  showSliders(card.querySelector("#length-slider"), [slider("tokens", choices.long, state.long, (long) => choose({ long }))]);
   const asked = state.p.map((p) => ask("curves", { p }).then((answer) => curves.push({ p, answer }), (error) => missing.push(`${p}: ${error.message}`)));
-  await Promise.all(asked);
+  const wait = new Promise((resume) => setTimeout(resume, SHORTLY));
+  await Promise.race([Promise.all(asked), wait]);
   if (!current()) return;
+  showCurves(card, curves, missing);  // those that are known are not kept back by those that are not
+  if (curves.length + missing.length === asked.length) return;
+  await Promise.all(asked);
+  if (current()) showCurves(card, curves, missing);
+}
+
+function showCurves(card, curves, missing) {
   curves.sort((one, other) => state.p.indexOf(one.p) - state.p.indexOf(other.p));
   const plot = card.querySelector(".plot");
   const columns = getComputedStyle(plot).gridTemplateColumns.split(" ").length;
@@ -20,7 +29,6 @@ export async function drawGrowth(card, current) {
     "Both axes are logarithmic: a straight line is a power of n, a curve that flattens a logarithm. ",
     element("b", {}, "A low line costs little or hinders little; none is low in all four. "),
     "Where curves coincide they share a line in several colors. A line that is missing is infinite.", missing.length ? ` No curves of ${missing.join(" ")}` : "");
-  showSliders(card.querySelector("#length-slider"), [slider("tokens", choices.long, state.long, (long) => choose({ long }))]);
 }
 
 function panel(name, title, curves, width) {
@@ -90,11 +98,22 @@ export const short = (value) => (value >= 2 ** 20 ? `${value / 2 ** 20}M` : valu
 
 /** The figures of all patterns at the chosen length. */
 export async function drawFigures(box, current) {
-  for (const effort of EFFORTS) {
-    const rows = await Promise.all(state.p.map((p) => ask("figures", { p, n: state.long, effort }).then((answer) => ({ p, answer }), (error) => ({ p, error }))));
+  const rows = state.p.map((p) => ({ p })), [first, ...later] = EFFORTS;
+  await fill(box, rows, current, first);
+  for (const effort of current() ? later : []) fill(box, rows.filter(({ answer }) => answer && !exact(answer)), current, effort, rows);
+}
+
+const exact = ({ congestion }) => !congestion || congestion.lower === congestion.upper;
+
+/** Ask for rows and show them as they come; one that is refused keeps what it had. */
+async function fill(box, asked, current, effort, rows = asked) {
+  const answered = Promise.all(asked.map((row) => ask("figures", { p: row.p, n: state.long, effort }).then((answer) => { row.answer = answer; },
+    (error) => { row.error = error; }))).then(() => true);
+  while (!(await Promise.race([answered, new Promise((resume) => setTimeout(resume, SHORTLY, false))]))) {
     if (!current()) return;
     showFigures(box, rows);
   }
+  if (current() && asked.length) showFigures(box, rows);
 }
 
 function showFigures(box, rows) {
@@ -106,7 +125,8 @@ function showFigures(box, rows) {
       swatch.style.borderTopColor = colorOf(p);
       swatch.style.borderTopStyle = dashed(p) ? "dashed" : "solid";
       const name = element("th", { scope: "row" }, swatch, ` ${p}`);
-      if (error) return element("tr", {}, name, element("td", { colspan: 8 }, error.message));
+      if (error && !answer) return element("tr", {}, name, element("td", { colspan: 8 }, error.message));
+      if (!answer) return element("tr", { "aria-busy": "true" }, name, element("td", { colspan: 8, class: "pending" }, "computing …"));
       const unreachable = answer.unreachable_pairs > 0, least = answer.least;
       return element("tr", {}, name,
         cell(number(answer.reads_per_token.max), answer.growth.reads_per_token), cell(number(answer.cache_slots), answer.growth.cache_slots),

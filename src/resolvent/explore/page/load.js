@@ -5,15 +5,18 @@ import { state } from "./state.js";
 
 const LEFT = 44, RIGHT = 12, HEIGHT = 240, TOP = 22, BOTTOM = 34;
 
+/** The quick bounds, and then, where these do not meet, what a search finds; it may take long, and find nothing. */
 export async function drawLoad(card, pattern, current) {
-  for (const effort of EFFORTS) {
-    const answer = await ask("load", { p: pattern, n: state.n, effort });
-    answer.ready ??= answer.loads === null ? Promise.resolve(null) : integers(answer.loads);
-    const loads = await answer.ready;
-    if (!current()) return;
-    show(card, pattern, answer, loads);
-    if (answer.lower === answer.upper) return;
-  }
+  const [first, ...later] = EFFORTS, exact = await drawn(card, pattern, current, first);
+  for (const effort of exact || !current() ? [] : later) drawn(card, pattern, current, effort).catch(() => {});
+}
+
+async function drawn(card, pattern, current, effort) {
+  const answer = await ask("load", { p: pattern, n: state.n, effort });
+  answer.ready ??= answer.loads === null ? Promise.resolve(null) : integers(answer.loads);
+  const loads = await answer.ready;
+  if (current()) show(card, pattern, answer, loads);
+  return answer.lower === answer.upper;
 }
 
 function show(card, pattern, answer, loads) {

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+
 _LABELS = {"curve": "steps", "size": "size (symbols or pairs)"}
 _MARKERS = "osD"
 
@@ -22,20 +23,31 @@ def task_figure(results: Sequence[StructureResult], task: str) -> Figure:
     """Learning curves, accuracy by size, and by what else the task is sliced by."""
     from matplotlib.figure import Figure
 
+    from resolvent.analysis.figures.labels import end_labels
+
     records = [record for result in results for record in result.records.get(task, ())]
     panels = ["curve", *evaluation_of(records[0]).slices][:3]
     figure = Figure(figsize=(4.6 * len(panels), 3.6), layout="constrained")
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for result in results:
-            for seed, record in enumerate(result.records.get(task, ())):
-                label = None if seed else result.structure
-                axes.plot(
-                    *_line(record, panel), color=_color(result, results), label=label, marker=".", lw=1.3, alpha=0.85
-                )
-        axes.axhline(best_guess(results, task), color="#999", lw=0.9, ls=":", label="the best guess")
+            for record in result.records.get(task, ()):
+                axes.plot(*_line(record, panel), color=_color(result, results), marker=".", lw=1.3, alpha=0.85)
+        axes.axhline(best_guess(results, task), color="#767676", lw=0.9, ls=":")
         _style(axes, _LABELS.get(panel, panel))
-    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    end_labels(
+        axes, [*_ends(results, task, panel), (0, best_guess(results, task), "the best guess", "#767676")], size=7
+    )
     return figure
+
+
+def _ends(results: Sequence[StructureResult], task: str, panel: str) -> list[tuple[float, float, str, str]]:
+    """Where the lines of each structure end, on average over seeds."""
+    ends = []
+    for result in results:
+        lines = [_line(record, panel) for record in result.records.get(task, ())]
+        if lines:
+            ends.append((lines[0][0][-1], mean([y[-1] for _, y in lines]), result.structure, _color(result, results)))
+    return ends
 
 
 def trade_figure(results: Sequence[StructureResult]) -> Figure:
