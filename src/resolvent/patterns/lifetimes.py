@@ -150,8 +150,9 @@ class Fenwick(Lifetime):
         return self.life(j).bit_length() - 1
 
     def slots_of(self, positions: Integers) -> Integers:
-        below = np.bitwise_count((positions + 1 & -(positions + 1)) - 1)  # the lowest bit, as a number of bits below it
-        return below.astype(np.int64)
+        lives = (positions + 1) & -(positions + 1)
+        slots: Integers = np.frexp(lives.astype(np.float64))[1].astype(np.int64) - 1  # powers of two are exact
+        return slots
 
     def slots(self, n: int) -> int:
         return (n - 1).bit_length()
