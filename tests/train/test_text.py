@@ -99,6 +99,7 @@ def test_a_run_goes_on_to_the_bit(corpus: str, tmp_path: Path) -> None:
 KILLS = """
 import json, os, random, signal, sys, threading, time
 from pathlib import Path
+import torch._dynamo  # which an optimizer's first step imports, for seconds: once, and not in every life
 from resolvent.train import RunConfig, train
 config, folder = RunConfig.from_dict(json.loads(sys.argv[1])), Path(sys.argv[2])
 rng = random.Random(0)
