@@ -132,5 +132,5 @@ def _slopes(one: Launch, own: Named, extra: Named, du: Tensor, which: str) -> No
         extra["far_weights"], p.near, p.lists, p.sources, p.readers, p.offsets, p.blocks,
         one.rows.new, one.rows.known, p.block_count, p.weight_rows, p.entries_per_head, p.width, own[which].shape[-1],
         int(one.recurrent), **one.constants("D", "BD", "BLOCK", "TILE", "COMPUTE", "PRECISION"),
-        A=a, READS=reads, STRIDED=p.strided and reads, **one.options,
+        A=a, READS=reads, STRIDED=p.strided and reads, **one.roomy_options,
     )  # fmt: skip

@@ -167,7 +167,7 @@ def _coefficients(
     )  # fmt: skip
     constants = one.constants("D", "DK", "BD", "BDK", "BLOCK", "LEVELS", "TILE", "SCORED")
     constants |= one.constants("COMPUTE", "PRECISION", "EXACT") | {"DIRECT": one.direct and output, "OUTPUT": output}
-    fits = padded(max(one.d, one.key_dim)) == 64  # three programs, without a stack, as it is
+    fits = padded(max(one.d, one.key_dim)) == 64 and one.dtype != one.compute  # without a stack, as it is
     constants |= one.options if fits else one.roomy_options
     if chunks is None:
         grid = (p.block_count, len(own["x"]))

@@ -87,5 +87,5 @@ def collect(one: Launch, own: Named, near: Named, extra: Named, du: Tensor, *, s
         p.offsets, p.spans, p.entry_begins, p.entries,
         one.rows.new, one.rows.known, p.spans.shape[1], p.weight_rows, p.entries_per_head, p.width,
         int(one.recurrent), **one.constants("D", "DK", "BD", "BDK", "BLOCK", "STRIDED", "DIRECT", "COMPUTE"),
-        KEYS=scored and one.direct, SCORED=scored and one.scored, **one.options,
+        KEYS=scored and one.direct, SCORED=scored and one.scored, **one.roomy_options,
     )  # fmt: skip

@@ -97,7 +97,7 @@ def scores_with(
     M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """As `scores_of`, with q, the rows of the first matrix as they are loaded already, where these are not wide."""
-    if BD > 64:
+    if BD > 64 or (BD > 32 and PRECISION == "tf32x3"):  # three products for one hold more registers
         result = scores_of(a, a_rows, a_valid, b, b_rows, b_valid, scale, M, N, D, 32, COMPUTE, PRECISION)
     else:
         result = scores(q, load_rows(b, b_rows, b_valid, tl.arange(0, BD), D, COMPUTE), scale, PRECISION)
