@@ -93,7 +93,7 @@ def caption(page: Page, card: str) -> str:
 
 def test_all_figures_are_drawn_and_have_texts_for_those_who_cannot_see_them(page: Page) -> None:
     pictures = page.locator("[role=img]")
-    assert pictures.count() == 10  # four of one pattern, four of growth, two of the budget
+    expect(pictures).to_have_count(10)  # four of one pattern, four of growth, two of the budget, which come one by one
     for picture in pictures.all():
         assert len(picture.get_attribute("aria-label")) > 20
     expect(page.locator("#figures tbody tr, #figures tr")).to_have_count(4)
