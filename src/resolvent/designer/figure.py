@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 8
 _GAP = 0.04  # between numbers, as a share of the axes
-_TEXT: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8.5, "color": NAVY}
 
 
 def design_figure(design: Design) -> NotebookFigure:
@@ -36,7 +35,7 @@ def design_figure(design: Design) -> NotebookFigure:
     if design.shape.states > 1:
         mixed = [fewest_hops(s * design.shape.states, n) for s in sizes]
         left.plot(sizes, mixed, color=NAVY, linewidth=1.2, linestyle=":")
-        left.annotate("the least of any mix over heads", (sizes[-1], mixed[-1]), xytext=(0, -13), ha="right", **_TEXT)
+        _note(left, "the least of any mix over heads", (sizes[-1], mixed[-1]), (0, -13), align="right")
     _bound(right, sizes, [least_congestion(s, n) for s in sizes], "below: no pattern, since slots × congestion ≥ n")
     for axes, name, text in ((left, "max_hops", f"most hops over {n:,} tokens"), (right, "congestion", "congestion")):
         axes.set_xscale("log", base=2)
@@ -45,10 +44,10 @@ def design_figure(design: Design) -> NotebookFigure:
         axes.set_ylim(0.5, 16 * highest)
         if "slots" in limits:
             axes.axvline(limits["slots"], color=ORANGE, linewidth=1.2, linestyle="--")
-            axes.annotate("budget", (limits["slots"], 16 * highest), xytext=(5, -12), **_TEXT | {"color": ORANGE})
+            _note(axes, "budget", (limits["slots"], 16 * highest), (5, -12), color=ORANGE)
         if name in limits:
             axes.axhline(limits[name], color=ORANGE, linewidth=1.2, linestyle="--")
-            axes.annotate("budget", (sizes[0], limits[name]), xytext=(6, 4), **_TEXT | {"color": ORANGE})
+            _note(axes, "budget", (sizes[0], limits[name]), (6, 4), color=ORANGE)
         axes.grid(alpha=0.25)
         label(axes, "", "cache slots of a head, mean over heads", text)
     handles = [left.scatter([], [], marker="o", color=ORANGE) for _ in names]
@@ -59,7 +58,16 @@ def design_figure(design: Design) -> NotebookFigure:
 def _bound(axes: Axes, sizes: Sequence[int], values: Sequence[float], text: str) -> None:
     axes.plot(sizes, values, color=NAVY, linewidth=1.6)
     axes.fill_between(sizes, 0.2, values, color=INK, alpha=0.07, linewidth=0)
-    axes.annotate(text, (0, 0), xycoords="axes fraction", xytext=(8, 6), **_TEXT)
+    _note(axes, text, (0, 0), (8, 6), coordinates="axes fraction")
+
+
+def _note(
+    axes: Axes, text: str, point: tuple[float, float], shift: tuple[float, float], *, color: str = NAVY,
+    align: str = "left", coordinates: str = "data",
+) -> None:  # fmt: skip
+    """A few words beside a point, `shift` away from it."""
+    axes.annotate(text, point, xycoords=coordinates, xytext=shift, textcoords="offset points", ha=align, fontsize=8.5,
+                  color=color)  # fmt: skip
 
 
 def _points(axes: Axes, name: str, candidates: Sequence[Candidate]) -> float:
