@@ -11,7 +11,7 @@ import torch
 
 from resolvent.errors import SettingError
 from resolvent.model import LanguageModel
-from resolvent.studies import incontext
+from resolvent.studies import grid, incontext
 from resolvent.studies.incontext import theory
 from resolvent.studies.incontext.cells import RATES, Arm, rate_of, run_config, structures_of
 from resolvent.studies.incontext.results import results, shares
@@ -89,6 +89,22 @@ def test_what_is_run(tmp_path: Path) -> None:
     assert chosen_on.isdisjoint({cell.seed for cell in plan.cells})
     with pytest.raises(SettingError, match=r"unknown preset 'ful' of incontext: expected quick, .*Did you mean 'full'"):
         INCONTEXT.plan(Selection(preset="ful"))
+
+
+def test_runs_made_elsewhere_are_not_repeated(tmp_path: Path) -> None:
+    """They are told by their settings; what a cell has left itself stays."""
+    chosen = INCONTEXT.plan(Selection(preset="full", out=tmp_path)).cells
+    first, *others = records(seeds=2)
+    own = dataclasses.replace(first, seconds=first.seconds + 1)
+    (cell,) = (cell for cell in chosen if cell.config == own.config)
+    cell.folder.mkdir(parents=True)
+    own.write(cell.folder / "run.json")
+    grid.adopt(chosen, [first, *others, *records(Arm(steps=501), seeds=2)])
+    assert {(cell.structure, cell.seed) for cell in grid.finished(chosen)} == {
+        (structure, seed) for structure in structures_of(256) for seed in (300, 301)
+    }
+    assert cell.record() == own
+    assert [each.record() for each in chosen if each.config == others[0].config] == [others[0]]
 
 
 def test_rates_of_other_sizes_are_those_of_the_nearest() -> None:

@@ -28,7 +28,7 @@ from resolvent.studies.page import page
 from resolvent.studies.registry import STUDIES
 from resolvent.studies.results import figure_name
 from resolvent.studies.study import Option, Selection, Study, StudyPlan, StudyReport
-from resolvent.train.record import Record, write_records
+from resolvent.train.record import Record, read_records, write_records
 
 study = typer.Typer(
     help="Run a table or figure of the paper: missing runs are trained, finished ones are read.", no_args_is_help=True
@@ -63,7 +63,7 @@ _TIMES = Annotated[
 ]
 _RECORDS = Annotated[
     list[Path] | None,
-    typer.Option(help="Files of records that the fit includes; runs that they have are not repeated (repeatable)."),
+    typer.Option(help="Files of records: runs that they have are not repeated, and fits include them (repeatable)."),
 ]
 _ROPES = Annotated[
     list[str] | None,
@@ -122,7 +122,9 @@ def _command(each: Study) -> Callable[..., None]:
             raise SettingError(f"expected --quick or --preset, got --quick and --preset {options['preset']}.")
         options["preset"] = "quick" if quick else options["preset"]
         options["changes"] = options["changes"] or ()
-        plan = each.plan(Selection(**options))
+        selection = Selection(**options)
+        plan = each.plan(selection)
+        grid.adopt(plan.cells, [record for path in selection.records or () for record in read_records(path)])
         records = _finished(plan) if only_finished else _run(plan.cells, jobs, on)
         if plan.measure is not None:
             with progress("measuring", plan.measurements) as advance:

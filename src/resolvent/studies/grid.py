@@ -104,6 +104,15 @@ def finished(cells: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell.record() is not None]
 
 
+def adopt(cells: Sequence[Cell], records: Sequence[Record]) -> None:
+    """Cells that are not finished take the record of a run with the same settings, wherever that was made."""
+    for cell in cells:
+        same = next((each for each in records if each.config == cell.config), None)
+        if same is not None and cell.record() is None:
+            require_writable(cell.folder)
+            same.write(cell.folder / record.FILE)
+
+
 def run(
     cells: Sequence[Cell], jobs: int | None = None, on_progress: OnGridProgress = lambda *_: None,
     engine: Callable[[], Engine] = LocalEngine,

@@ -26,7 +26,7 @@ _BUDGET = "Distance from the best possible: what flattens has learned what it ca
 class InContextStudy(Study):
     """Structures on the in-context Markov language. All presets share their runs in one folder."""
 
-    options: tuple[Option, ...] = ("quick", "first_seed")
+    options: tuple[Option, ...] = ("quick", "first_seed", "records")
     presets: tuple[tuple[str, str], ...] = tuple((name, preset.about) for name, preset in PRESETS.items())
 
     def plan(self, selection: Selection) -> StudyPlan:
