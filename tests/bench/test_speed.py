@@ -92,10 +92,10 @@ def test_readme_has_a_column_for_each_pattern() -> None:
     table = rows(text)
     assert table[0] == ["", "exponential", "quadratic+cache"]
     assert [row[0].split(",")[0] for row in table[2:]] == [
-        "forward", "forward and backward", "one more token after 4", "gpt2-125m generating after 1",
-        "tiny training on 256 tokens"]  # fmt: skip
+        "forward", "forward and backward", "one more token after 4", "gpt2-125m generating after 16",
+        "gpt2-125m generating after 1", "tiny training on 256 tokens"]  # fmt: skip
     assert table[2][1:] == ["8.0", "4.0"]
-    assert table[5][1:] == ["", "3.0"]
+    assert table[5][1:] == table[6][1:] == ["", "3.0 (6.0)"]  # the static cache, and the default one
     assert small.shape not in table[5][0]
     assert text.startswith("A CPU (znver4), 2 threads")
 
