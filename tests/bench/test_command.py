@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 from click.testing import Result
+from llvmlite import binding
 from typer.testing import CliRunner
 
 from resolvent.bench import decode, generation, read_bench_records, run, training
+from resolvent.bench.record import AVX2_ALONE, Host
 from resolvent.cli import app, bench_plan
 from tests.bench import samples
 
@@ -118,6 +120,29 @@ def test_plain_runs_have_no_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     for policy in ("plain", "passive"):
         assert CliRunner().invoke(app, ["bench", "--wait-policy", policy]).exit_code == 7
     assert environments == [None, "passive"]
+
+
+def test_avx2_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command again, once, in an environment that forbids AVX-512; records have the features that are left."""
+    started: list[dict[str, str]] = []
+
+    def start(_: object, env: dict[str, str], **__: object) -> subprocess.CompletedProcess[str]:
+        started.append(env)
+        return subprocess.CompletedProcess([], 7)
+
+    monkeypatch.setattr(bench_plan.subprocess, "run", start)
+    assert CliRunner().invoke(app, ["bench", "--avx2"]).exit_code == 7
+    [environment] = started
+    assert {name: environment[name] for name in AVX2_ALONE} == AVX2_ALONE
+    for name, value in AVX2_ALONE.items():
+        monkeypatch.setenv(name, value)
+    bench_plan.apply_avx2()
+    assert len(started) == 1
+    has = binding.get_host_cpu_features() | {"avx2": True, "avx512f": True}
+    monkeypatch.setattr(binding, "get_host_cpu_features", lambda: has)
+    assert {"avx2", "avx512f"} & set(Host.current(1).features) == {"avx2"}
+    monkeypatch.delenv("NUMBA_CPU_NAME")
+    assert {"avx2", "avx512f"} <= set(Host.current(1).features)
 
 
 def test_other_commands_let_waiting_threads_sleep(monkeypatch: pytest.MonkeyPatch) -> None:

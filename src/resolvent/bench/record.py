@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 _Made = TypeVar("_Made", bound="DataclassInstance")
 
 FORMAT, VERSION = "resolvent-bench", 1
+# For torch's own loops, its libraries of matrix products, and our kernels.
+AVX2_ALONE = {
+    "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "NUMBA_CPU_NAME": "haswell",
+}  # fmt: skip
 WAIT_POLICY = "OMP_WAIT_POLICY"  # the environment variable; OpenMP reads it when torch is imported
 PASSIVE = "passive"  # threads that wait sleep
 PLAIN = "plain"  # the variable is not set: what a script gets that does nothing about it
@@ -96,7 +101,9 @@ class Missing:
 @final
 @dataclass(frozen=True)
 class Host:
-    """The processor, and how its threads were used. `wait_policy` is that of OpenMP, "plain" if nothing sets it."""
+    """The processor, and how its threads were used. `wait_policy` is that of OpenMP, "plain" if nothing sets it;
+    `features` are those that it has, less those that the environment forbids.
+    """
 
     cpu: str
     features: tuple[str, ...]
@@ -110,9 +117,10 @@ class Host:
     def current(cls, threads: int) -> Host:
         from llvmlite import binding
 
-        has = binding.get_host_cpu_features()
+        has, limited = binding.get_host_cpu_features(), avx2_alone()
         name = f"{_cpu_name()} ({binding.get_host_cpu_name()})"
-        return cls(name, tuple(f for f in _FEATURES if has.get(f)), threads, wait_policy())
+        used = tuple(f for f in _FEATURES if has.get(f) and not (limited and f.startswith("avx512")))
+        return cls(name, used, threads, wait_policy())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> Host:
@@ -275,6 +283,11 @@ def add_record(record: BenchRecord, path: Path) -> None:
 def wait_policy() -> str:
     """What OpenMP was told to do with threads that wait, or "plain"."""
     return os.environ.get(WAIT_POLICY, PLAIN).lower()
+
+
+def avx2_alone() -> bool:
+    """Whether the environment keeps torch and the kernels from using AVX-512."""
+    return all(os.environ.get(name) == value for name, value in AVX2_ALONE.items())
 
 
 def _require_one_machine(records: Sequence[BenchRecord]) -> None:

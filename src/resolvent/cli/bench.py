@@ -88,6 +88,12 @@ def bench_patterns(
             show_default="the environment as it is",
         ),
     ] = None,
+    avx2: Annotated[
+        bool,
+        typer.Option(
+            "--avx2", help="Run in a process in which torch and our kernels use no AVX-512, as where there is none."
+        ),
+    ] = False,
     backend: Annotated[str, typer.Option(help="Backend of the operator, or auto.")] = "auto",
     memory: Annotated[bool, typer.Option("--memory", help="Also measure peak memory (Linux only).")] = False,
     plot: Annotated[
@@ -138,6 +144,8 @@ def bench_patterns(
         bench_plan.run_all(out, wait_policy, threads, quick=quick)
         return
     bench_plan.apply_wait_policy(wait_policy)
+    if avx2:
+        bench_plan.apply_avx2()
     from resolvent.bench import use_threads
 
     use_threads(threads)

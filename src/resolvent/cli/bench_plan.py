@@ -22,7 +22,7 @@ Mode = Literal["operator", "decode", "generate", "train-step", "model", "all"]
 SPARSE_STRUCTURES = [spec for spec in PAPER_STRUCTURES if spec not in ("attention", "local:8", "dense")]
 WAIT_POLICIES = ("plain", "passive", "active")
 
-_ANY = {"specs", "n", "rounds", "threads", "batch", "plot", "as_json"}
+_ANY = {"specs", "n", "rounds", "threads", "batch", "plot", "as_json", "avx2"}
 _OPTIONS: dict[Mode, set[str]] = {
     "operator": _ANY | {"against", "heads", "head_dim", "backend", "memory"},
     "decode": _ANY - {"plot"} | {"heads", "head_dim", "against"},
@@ -142,6 +142,15 @@ def apply_wait_policy(policy: str | None) -> None:
     if policy is None or _checked(policy) == wait_policy():
         return
     raise typer.Exit(_run(sys.argv[1:], policy))
+
+
+def apply_avx2() -> None:
+    """Run the same command in a child whose libraries and kernels use AVX2 at most, unless this is such a process."""
+    from resolvent.bench.record import AVX2_ALONE, avx2_alone
+
+    if not avx2_alone():
+        command = [sys.executable, "-m", "resolvent", *sys.argv[1:]]
+        raise typer.Exit(subprocess.run(command, env=os.environ | AVX2_ALONE, check=False).returncode)
 
 
 def run_all(out: Path | None, policy: str | None, threads: int | None, *, quick: bool) -> None:
