@@ -79,7 +79,7 @@ _ALL = [
     ["--lengths", "1k,4k", "--memory"],
     ["--decode", "--lengths", "4k,64k"],
     ["--generate", "--preset", "tiny"],
-    ["--generate", "--preset", "gpt2-125m", "--lengths", "16,1k,16k,64k"],
+    ["--generate", "--preset", "gpt2-125m", "--batch", "1", "--lengths", "16,1k,16k,64k"],
     ["--train-step", "--preset", "tiny", "--lengths", "1k,4k"],
     ["--train-step", "--preset", "gpt2-125m"],
 ]
