@@ -64,7 +64,10 @@ def test_what_records_show(tmp_path: Path) -> None:
     assert any("Channels: 64, 128." in note for note in report.notes)
     assert report.claims.graded
     assert "| predicted |" in markdown(report)
-    assert len(report.figures[0].draw().axes) == 1
+    [axes] = report.figures[0].draw().axes
+    assert {text.get_text().replace("\n", " | ") for text in axes.texts if text.get_text()} == set(labels)
+    assert not report.figures[0].draw().legends, "structures are named where they are"
+    assert len(report.figures[0].caption) > 40, "what to see"
     assert len(trained(records, apart=True)) == 7
 
 
