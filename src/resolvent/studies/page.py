@@ -65,7 +65,7 @@ def _claims(claims: Claims) -> str:
     )
     return (
         f"<h2>{html.escape(claims.title)}</h2><p>{html.escape(claims.rule)}</p>"
-        f"<table class='words'><tbody>{rows}</tbody></table>"
+        f"<div class='wide'><table class='words'><tbody>{rows}</tbody></table></div>"
     )
 
 
