@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import resolvent as rv
@@ -107,3 +108,30 @@ def test_trade_off_names_what_has_no_path() -> None:
     trade_off(axes, [rv.analyze(spec, 64) for spec in ("local:8", "dense", "attention")])
     assert "no path at all: local:8" in axes.get_title()
     assert [text.get_text() for text in axes.texts] == ["dense\nattention", "– –  cache × congestion = n"]
+
+
+def test_names_beside_points_cover_nothing() -> None:
+    """However the points lie: on each other, in a row, in corners."""
+    figure = Figure(figsize=(6, 4), dpi=100)
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    points = [(0.5, 0.5), (0.5, 0.5), (0.5, 0.52), (0.55, 0.5), (0.02, 0.02), (0.98, 0.98), (0.98, 0.02)]
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    names = [f"structure {number}" for number in range(len(points))]
+    bar = ((0.55, 0.2), (0.55, 0.8))
+    labels.name_points(axes, points, names, [bar])
+    boxes = [text.get_window_extent() for text in axes.texts if text.get_text()]
+    assert len(boxes) == len(points)
+    assert not any(one.overlaps(other) for number, one in enumerate(boxes) for other in boxes[:number])
+    line = axes.transData.transform(bar)
+    assert not any(box.x0 < line[0][0] < box.x1 and box.y0 < line[1][1] and line[0][1] < box.y1 for box in boxes)
+    assert all(axes.bbox.contains(x, y) for box in boxes for x, y in box.corners())
+
+
+def test_points_that_coincide_are_rings() -> None:
+    axes = Figure().subplots()
+    labels.rings(axes, (1, 1), ["#111111", "#222222", "#333333"])
+    sizes = [float(each.get_sizes()[0]) for each in axes.collections]
+    assert sizes == sorted(sizes, reverse=True), "the largest is drawn first, below the others"
+    assert len(set(sizes)) == 3

@@ -63,8 +63,13 @@ def test_what_records_show(tmp_path: Path) -> None:
     assert report.tables[1].rows[1][:2] == ("copy", "mean hops")
     assert any("Channels: 64, 128." in note for note in report.notes)
     assert report.claims.graded
-    assert "| predicted |" in markdown(report)
-    assert len(report.figures[0].draw().axes) == 1
+    text = markdown(report)
+    assert "| predicted |" in text
+    assert "| 1 × binomial:15,lazy \\| 1 × first-order | copy |" in text, "heads are told apart by what ends a cell"
+    [axes] = report.figures[0].draw().axes
+    assert {text.get_text().replace("\n", " | ") for text in axes.texts if text.get_text()} == set(labels)
+    assert not report.figures[0].draw().legends, "structures are named where they are"
+    assert len(report.figures[0].caption) > 40, "what to see"
     assert len(trained(records, apart=True)) == 7
 
 

@@ -145,6 +145,7 @@ def test_what_records_show() -> None:
     assert "% of T by feedback steps" in text
     assert len(report.spreadsheet[1]) == 28 + 4
     assert page(report, "x").count("<img") == 3  # all figures are drawn
+    assert all(len(figure.caption) > 40 for figure in report.figures), "what to see"
 
 
 def test_several_budgets_side_by_side() -> None:

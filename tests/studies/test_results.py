@@ -65,6 +65,13 @@ def test_tables_fit_on_80_columns(name: str) -> None:
     assert "…" not in console.file.getvalue()
 
 
+@pytest.mark.parametrize("name", ["table1-small", "pareto-laptop", "mamba-quick", "length-quick"])
+def test_every_figure_says_what_to_see(name: str) -> None:
+    report = STUDIES[name.partition("-")[0]].report(read_records(ROOT / "docs" / "records" / f"{name}.jsonl"))
+    assert report.figures
+    assert all(len(figure.caption) > 40 for figure in report.figures)
+
+
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected marks"):
         regenerate("# no marks", tmp_path)

@@ -39,6 +39,7 @@ _LANES: dict[str, tuple[float, str, Question]] = {  # a process for each, so tha
     "designs": (60.0, "designs", {"n": "1024", "slots": "16", "heads": "1"}),
     "searches": (60.0, "load", {"p": "exponential+cache", "n": "64", "effort": "search"}),
 }
+_PATIENT = ("tables", "designs", "searches")  # what may take seconds lets what is drawn at once go first
 _LANE_OF = {"catalogue": "drawings", "scene": "drawings", "paths": "drawings", "load": "loads", "bounds": "drawings",
             "curves": "tables", "figures": "tables", "designs": "designs"}  # fmt: skip
 _HEADERS = {
@@ -97,7 +98,9 @@ class Answers:
     """The answers of workers, the latest of which are kept."""
 
     def __init__(self) -> None:
-        self._workers = {lane: Worker(seconds, _MEGABYTES) for lane, (seconds, *_) in _LANES.items()}
+        self._workers = {
+            lane: Worker(seconds, _MEGABYTES, patient=lane in _PATIENT) for lane, (seconds, *_) in _LANES.items()
+        }
         self._warming: asyncio.Task[None] | None = None
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0

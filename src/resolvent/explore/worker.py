@@ -1,12 +1,13 @@
 """Answers from a process of its own, with limits: a question that takes too long or too much ends it, not the server.
 
-`python -m resolvent.explore.worker MEGABYTES` reads a question per line and writes an answer per line, in JSON.
+`python -m resolvent.explore.worker MEGABYTES NICENESS` reads a question and writes an answer per line, in JSON.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from contextlib import suppress
@@ -18,6 +19,7 @@ from resolvent.untrusted import parse
 
 _LONGEST_LINE = 64 << 20  # bytes of an answer
 _MOST_WAITING = 64
+_PATIENT = 5  # niceness
 
 
 class Refused(Exception):  # noqa: N818  # it is an answer, not a failure
@@ -29,10 +31,10 @@ class Refused(Exception):  # noqa: N818  # it is an answer, not a failure
 
 
 class Worker:
-    """One process, started when first asked; questions wait for each other."""
+    """One process, started when first asked; questions wait for each other. A `patient` one lets others go first."""
 
-    def __init__(self, seconds: float, megabytes: int) -> None:
-        self.seconds, self.megabytes = seconds, megabytes
+    def __init__(self, seconds: float, megabytes: int, *, patient: bool = False) -> None:
+        self.seconds, self.megabytes, self.patient = seconds, megabytes, patient
         self._process: Process | None = None
         self._turn = asyncio.Lock()
         self._waiting = 0
@@ -63,7 +65,8 @@ class Worker:
 
     async def _running(self) -> Process:
         if self._process is None or self._process.returncode is not None:
-            command = [sys.executable, "-m", "resolvent.explore.worker", str(self.megabytes)]
+            niceness = _PATIENT if self.patient else 0
+            command = [sys.executable, "-m", "resolvent.explore.worker", str(self.megabytes), str(niceness)]
             self._process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, limit=_LONGEST_LINE)
         return self._process
 
@@ -118,6 +121,8 @@ def main() -> None:
     sys.stdin.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     limit_memory(int(sys.argv[1]))
+    if hasattr(os, "nice"):  # Windows has none
+        os.nice(int(sys.argv[2]))
     for line in sys.stdin:
         print(answer_line(line), flush=True)
 

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from resolvent.analysis import congestion, hops
+from resolvent.analysis.figures.labels import rings
 from resolvent.analysis.figures.palette import INK as _INK
 from resolvent.analysis.figures.palette import NAVY as _CORNER
 from resolvent.analysis.figures.palette import color_of_structure
@@ -87,14 +88,16 @@ def frontier_figure(n: int | str = 1024, patterns: Sequence[PatternLike] = PAPER
 def hop_panel(axes: Axes, n: int) -> None:
     """Hops over 2n tokens against the cache; below the line there is no pattern."""
     sizes = _sizes(n)
-    _bound(axes, sizes, [fewest_hops(s, 2 * n) for s in sizes], "fewest hops: C(s+h, s) ≥ 2n")
+    _bound(axes, sizes, [fewest_hops(s, 2 * n) for s in sizes])
+    _note(axes, "binomial:s, lazy is on the line\nbelow: no pattern, since C(s + h, s) ≥ 2n")
     _label(axes, "cache and hops", "cache slots s", f"most hops over {2 * n:,} tokens")
 
 
 def congestion_panel(axes: Axes, n: int) -> None:
     """Congestion against the cache; below the line there is no pattern."""
     sizes = _sizes(n)
-    _bound(axes, sizes, [least_congestion(s, n) for s in sizes], "least congestion: n/s")
+    _bound(axes, sizes, [least_congestion(s, n) for s in sizes])
+    _note(axes, "binomial:s, lazy is on the line or one above\nbelow: no pattern, since slots × congestion ≥ n")
     _label(axes, "cache and congestion", "cache slots s", "congestion")
 
 
@@ -115,13 +118,14 @@ def cache_panel(axes: Axes, n: int) -> None:
         )  # fmt: skip
     axes.plot(
         [point.hops for point in corners], [point.congestion for point in corners], color=_CORNER, marker="s",
-        markersize=4, linewidth=0, label="binomial:s, lazy: fewest hops and least congestion at once", gid=_BOUND,
+        markersize=4, linewidth=0, gid=_BOUND,
     )  # fmt: skip
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xlim(0.7, right)
     axes.set_ylim(0.4, 2 * top)
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    axes.annotate("■ binomial:s, lazy: fewest hops and least congestion at once", (0.02, 0.985), va="top",
+                  xycoords="axes fraction", fontsize=8, color=_CORNER)  # fmt: skip
     _label(axes, "the cache s that hops and congestion need", f"most hops over {2 * n:,} tokens", "congestion")
 
 
@@ -130,15 +134,19 @@ def _sizes(n: int) -> list[int]:
     return sizes
 
 
-def _bound(axes: Axes, sizes: Sequence[int], values: Sequence[float], label: str) -> None:
+def _bound(axes: Axes, sizes: Sequence[int], values: Sequence[float]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
-    axes.plot(sizes, values, color=_CORNER, linewidth=1.6, label=f"{label} (binomial:s, lazy)", gid=_BOUND)
-    axes.fill_between(sizes, 0.2, values, color=_INK, alpha=0.07, linewidth=0, label="no pattern")
+    axes.plot(sizes, values, color=_CORNER, linewidth=1.6, gid=_BOUND)
+    axes.fill_between(sizes, 0.2, values, color=_INK, alpha=0.07, linewidth=0)
     axes.set_ylim(0.2, 3.2 * max(values))
     axes.set_xlim(0.8, 1.6 * max(sizes))
-    axes.legend(frameon=False, fontsize=8, loc="upper right")
     axes.grid(alpha=0.25)
+
+
+def _note(axes: Axes, text: str) -> None:
+    """What the line is, in the corner where no pattern is."""
+    axes.annotate(text, (0.03, 0.02), xycoords="axes fraction", fontsize=8, color=_CORNER)
 
 
 def _draw(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
@@ -146,9 +154,9 @@ def _draw(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
     names: dict[tuple[float, float], list[str]] = {}
     for x, y, name in points:
         names.setdefault((x, y), []).append(name)
-    xs, ys = zip(*names, strict=True)
-    colors = [color_of_structure(labels[0].partition(", ")[0]) for labels in names.values()]
-    axes.scatter(xs, ys, s=44, color=colors, edgecolor="white", linewidth=0.6, zorder=4)
+    every = [name.partition(", ")[0] for _, _, name in points]
+    for point, labels in names.items():
+        rings(axes, point, [color_of_structure(name.partition(", ")[0], every) for name in labels])
     places = [(7, 4, "left", "bottom"), (-7, 4, "right", "bottom"), (7, -4, "left", "top"), (-7, -4, "right", "top"),
               (0, 8, "center", "bottom"), (0, -8, "center", "top")]  # fmt: skip
     lines = _boxes(

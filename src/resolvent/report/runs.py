@@ -59,9 +59,12 @@ def curves_figure(runs: Sequence[Run]) -> Figure:
     """Loss, and accuracy or perplexity, by step: a line for each run."""
     from matplotlib.figure import Figure
 
+    from resolvent.analysis.figures.labels import end_labels
+
     measures = _measures(runs)
     figure = Figure(figsize=(5 + 4.5 * len(measures), 4.4), layout="constrained")
     panels = list(figure.subplots(1, 1 + len(measures), squeeze=False)[0])
+    ends: dict[Axes, list[tuple[float, float, str, str]]] = {axes: [] for axes in panels}
     for index, run in enumerate(runs):
         color = COLORS[index % len(COLORS)]
         lines = {"loss": [(line.step, line.loss) for line in run.log],
@@ -71,11 +74,16 @@ def curves_figure(runs: Sequence[Run]) -> Figure:
                      run.measure: [(point.step, point.value) for point in run.record.curve]}  # fmt: skip
         for axes, name in zip(panels, ["loss", *measures], strict=True):
             points = [(step, value) for step, value in lines.get(name, []) if math.isfinite(value)]
-            axes.plot(*zip(*points, strict=True) if points else ([], []), color=color, label=run.name, linewidth=1.4,
+            axes.plot(*zip(*points, strict=True) if points else ([], []), color=color, linewidth=1.4,
                       marker="o" if len(points) < 30 and name != "loss" else None, markersize=3)  # fmt: skip
+            if points:
+                ends[axes].append((*points[-1], run.name, color))
     for axes, name in zip(panels, ["loss", *measures], strict=True):
         _finish(axes, name)
-    panels[0].legend(fontsize=8, frameon=False)
+    named: set[str] = set()
+    for axes in reversed(panels):  # on the right, and elsewhere runs that are not named there
+        end_labels(axes, [end for end in ends[axes] if end[2] not in named], size=8)
+        named |= {name for _, _, name, _ in ends[axes]}
     return figure
 
 

@@ -20,7 +20,8 @@ _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;color:#1b1f24;max-width:1100px;margin:2rem auto;padding:0 1rem}"
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{padding:.3rem .8rem;text-align:right;"
     "border-bottom:1px solid #e3e6ea}td:first-child,th:first-child{text-align:left}img{max-width:100%}"
-    "figure{margin:0}figcaption{color:#6b7280;font-size:.9rem}"
+    "figure{margin:0;overflow-x:auto}figcaption{color:#6b7280;font-size:.9rem}"
+    "figcaption{position:sticky;left:0}@media(max-width:800px){figure img{max-width:none;width:900px}}"
     ".wide{overflow-x:auto}.words td{text-align:left}h2{margin-top:2.2rem;font-size:1.15rem}"
 )
 
@@ -64,7 +65,7 @@ def _claims(claims: Claims) -> str:
     )
     return (
         f"<h2>{html.escape(claims.title)}</h2><p>{html.escape(claims.rule)}</p>"
-        f"<table class='words'><tbody>{rows}</tbody></table>"
+        f"<div class='wide'><table class='words'><tbody>{rows}</tbody></table></div>"
     )
 
 

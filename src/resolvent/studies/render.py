@@ -69,7 +69,7 @@ def _markdown_claims(claims: Claims) -> str:
 def markdown_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     names = [_in_one_line(name) for name in head]
     lines = [names, *rows]
-    first, *others = ("| " + " | ".join(line) + " |" for line in lines)
+    first, *others = ("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
     return "\n".join([first, "|" + "---|" * len(names), *others])
 
 

@@ -1,13 +1,29 @@
-"""Names at the ends of lines instead of a legend, apart from each other; and lines that coincide, told apart."""
+"""Names at the ends of lines and beside points instead of a legend, apart from each other.
+
+And lines and points that coincide, told apart.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.text import Annotation
+from matplotlib.transforms import Bbox
+
+from resolvent.analysis.figures.palette import INK
 
 _POINTS = 72  # per inch
 _DASH = 5.0  # in widths of a line
+_FAR = 14  # points of type: from there on, a line leads from a point to its name
+# Offsets of a name from its point, in points of type: the first that is free is taken, or covers the least.
+_OFFSETS = [
+    (9 * x * far, 9 * y * far)
+    for far in (1, 1.6, 2.4, 3.6, 5, 7, 9)
+    for x, y in ((1, 0), (1, 1), (1, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1.4), (0, -1.4))
+]
+
+Place = tuple[float, float]
 
 
 def end_labels(axes: Axes, ends: Sequence[tuple[float, float, str, str]], *, size: float = 8.5) -> None:
@@ -68,3 +84,46 @@ def shared_dashes(curves: Mapping[str, Sequence[float]]) -> dict[str, tuple[floa
         if len(group) > 1
         for number, name in enumerate(group)
     }
+
+
+def name_points(
+    axes: Axes, points: Sequence[Place], names: Sequence[str], lines: Sequence[tuple[Place, Place]] = (), *,
+    size: float = 8,
+) -> None:  # fmt: skip
+    """Name points where no point, line or other name is. Call it last, when the figure has its layout."""
+    from matplotlib.patheffects import withStroke
+
+    taken = [_box(axes, point, point, 7) for point in points] + [_box(axes, *line, 2) for line in lines]
+    for name, point in zip(names, points, strict=True):
+        label = axes.annotate(name, point, xytext=(0, 0), fontsize=size, color=INK, textcoords="offset points",
+                              va="center", path_effects=[withStroke(linewidth=2, foreground="white")])  # fmt: skip
+        label.set_in_layout(False)  # it is within the axes
+        offset = min(_OFFSETS, key=lambda offset: _covered(_moved(label, offset), axes, taken))
+        taken.append(_moved(label, offset))
+        if max(map(abs, offset)) > _FAR:
+            axes.annotate("", point, xytext=offset, textcoords="offset points",
+                          arrowprops={"arrowstyle": "-", "color": "#b8bec7", "lw": 0.7})  # fmt: skip
+
+
+def _moved(label: Annotation, offset: Place) -> Bbox:
+    """Move a name beside its point; its extent there."""
+    label.set_position(offset)
+    label.set_horizontalalignment("left" if offset[0] > 0 else "right" if offset[0] < 0 else "center")
+    return label.get_window_extent()
+
+
+def _covered(box: Bbox, axes: Axes, taken: Sequence[Bbox]) -> tuple[int, int]:
+    """How many corners are outside of the axes, and how much of what is drawn is covered."""
+    outside = sum(not axes.bbox.contains(x, y) for x, y in box.corners())
+    return outside, box.count_overlaps(taken)
+
+
+def _box(axes: Axes, one: Place, other: Place, padding: float) -> Bbox:
+    """Around what is drawn from one point to another."""
+    return Bbox(axes.transData.transform([one, other])).padded(padding)
+
+
+def rings(axes: Axes, point: Place, colors: Sequence[str], *, size: float = 46) -> None:
+    """A point; of several that coincide, rings around each other, the first innermost."""
+    for number, color in reversed(list(enumerate(colors))):
+        axes.scatter(*point, s=size * (1 + 1.1 * number), color=color, edgecolor="white", linewidth=0.8, zorder=4)

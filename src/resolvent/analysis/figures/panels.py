@@ -9,7 +9,9 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.image import AxesImage
 
 from resolvent.analysis.congestion import Congestion
 from resolvent.analysis.figures.labels import end_labels, shared_dashes
@@ -36,7 +38,7 @@ def cache(axes: Axes, p: Pattern, n: int) -> None:
     slots = np.concatenate([slots_over_time(stage, n) for stage in p.stages])
     colors = matplotlib.colormaps["viridis"].with_extremes(bad="#f1f3f5")
     image = axes.imshow(slots, cmap=colors, vmin=0, vmax=max(n - 1, 1), interpolation="nearest", aspect="auto")
-    axes.figure.colorbar(image, ax=axes, shrink=0.8, label="position held")
+    _scale(axes, image, "position held")
     axes.locator_params(axis="y", integer=True)
     held = f"{len(slots)} slot" + ("" if len(slots) == 1 else "s")
     label(axes, f"the cache ({held} for {n} tokens)", "token being decoded", "slot")
@@ -66,10 +68,18 @@ def hops(axes: Axes, p: Pattern, n: int) -> None:
     if unreachable.any():
         axes.imshow(np.where(unreachable, 1.0, np.nan), cmap=ListedColormap(["#dddddd"]), interpolation="nearest")
         axes.text(0.95, 0.9, "gray: no path", transform=axes.transAxes, ha="right", fontsize=9)
-    bar = axes.figure.colorbar(image, ax=axes, shrink=0.8, label="hops")
+    bar = _scale(axes, image, "hops")
     if most <= 12:
         bar.set_ticks(list(range(most + 1)))
     label(axes, f"hops (at most {most} over {len(matrix)} tokens)", "from input", "to output")
+
+
+def _scale(axes: Axes, image: AxesImage, meaning: str) -> Colorbar:
+    """What colors mean, beside the panel wherever that ends."""
+    bar = axes.figure.colorbar(image, cax=axes.inset_axes((1.03, 0.1, 0.04, 0.8)))
+    bar.set_label(meaning, fontsize=9)
+    bar.ax.tick_params(labelsize=8)
+    return bar
 
 
 def load(axes: Axes, bounds: Congestion | None, n: int) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.axes import Axes
 
+from resolvent.analysis.figures.labels import rings
 from resolvent.analysis.figures.palette import INK, color_of_structure
 from resolvent.analysis.figures.panels import label
 from resolvent.analysis.profile import Profile
@@ -30,10 +31,11 @@ def trade_off(axes: Axes, profiles: Sequence[Profile]) -> None:
         if profile.congestion is not None and np.isfinite(profile.congestion.upper):
             point = (float(profile.pattern.slots(n + 1)), float(profile.congestion.upper))
             names.setdefault(point, []).append(str(profile.pattern))
+    every = [str(profile.pattern) for profile in profiles]
     at = {(x, y): (340 * np.log2(x) / np.log2(2 * n), 300 * np.log2(y) / np.log2(4 * n)) for x, y in names}  # in points
     boxes = [(x - 5, y - 5, 10.0, 10.0) for x, y in at.values()]
     for point, labels in sorted(names.items()):
-        _points(axes, point, labels, [str(profile.pattern) for profile in profiles])
+        rings(axes, point, [color_of_structure(name, every) for name in labels])
         size = 5.2 * max(map(len, labels)), 12.0 * len(labels)
         usual = point[0] > n**0.7  # to the left, where the right is not within the axes
         options = [(usual or left, up) for up in (4, -13, 19, -28, 34) for left in (False, True)]
@@ -59,13 +61,6 @@ def trade_off(axes: Axes, profiles: Sequence[Profile]) -> None:
     missing = [str(p.pattern) for p in profiles if p.congestion and not np.isfinite(p.congestion.upper)]
     note = f"\n(no path at all: {', '.join(missing)})" if missing else ""
     label(axes, f"the price of a small cache, n = {n:,}{note}", "cache slots", "congestion")
-
-
-def _points(axes: Axes, point: tuple[float, float], labels: Sequence[str], among: Sequence[str]) -> None:
-    """Structures at one point are rings around each other."""
-    for number, name in enumerate(reversed(labels)):
-        size = 46 * (1 + 1.1 * (len(labels) - 1 - number))
-        axes.scatter(*point, s=size, color=color_of_structure(name, among), edgecolor="white", linewidth=0.8, zorder=3)
 
 
 def _corner(at: tuple[float, float], size: tuple[float, float], left: bool, up: int) -> tuple[float, float]:

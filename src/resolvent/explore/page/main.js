@@ -13,10 +13,15 @@ const byId = (id) => document.getElementById(id);
 const NUMBERED = /^((?:[^/]*\/)?[a-z-]+:)(\d{1,4})(?![\d,])(.*)$/;
 let round = 0;
 
+/** Light or dark, as chosen or as the system has it; whether that is new. */
 function theme() {
   const dark = state.theme ? state.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const before = document.documentElement.dataset.theme;
   document.documentElement.dataset.theme = dark ? "dark" : "light";
+  return document.documentElement.dataset.theme !== before;
 }
+
+const nextFrame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
 
 /** What the library says about a question that has no answer. */
 function say(error) {
@@ -41,9 +46,10 @@ const parts = {
   design: { needs: () => [state.long, state.slots, state.heads, ...state.p], draw: (card, now) => drawDesign(card, now) },
 };
 
-/** Draw what has changed; an answer that comes too late is not drawn. */
+/** Draw what has changed; an answer that comes too late is not drawn. New colors change all figures: one in a frame. */
 function draw(all = false) {
-  theme();
+  const recolored = theme();
+  let ready = Promise.resolve();
   controls();
   round += 1;
   for (const [id, part] of Object.entries(parts)) {
@@ -52,14 +58,22 @@ function draw(all = false) {
     part.key = key;
     const card = byId(id), turn = (part.turn = round);
     const current = () => part.turn === turn;
-    const wait = setTimeout(() => card.classList.add("busy"), 150);
-    part.draw(card, current).catch((error) => current() && fail(card, error)).finally(() => {
-      clearTimeout(wait);
-      if (current()) card.classList.remove("busy");
-      if (current()) card.dataset.drawn = key;
-    });
+    if (recolored) ready = ready.then(nextFrame);
+    ready.then(() => current() && drawPart(part, card, key, current));
   }
   byId("code").textContent = `${python()}\n\n${command()}`;
+}
+
+async function drawPart(part, card, key, current) {
+  const wait = setTimeout(() => card.classList.add("busy"), 150);
+  try {
+    await part.draw(card, current);
+  } catch (error) {
+    if (current()) fail(card, error);
+  }
+  clearTimeout(wait);
+  if (current()) card.classList.remove("busy");
+  if (current()) card.dataset.drawn = key;
 }
 
 function controls() {

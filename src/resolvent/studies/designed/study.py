@@ -36,6 +36,7 @@ from resolvent.train.record import Record, read_records
 _SLOTS, _PICKS, _NEAREST = 8, 3, 3
 _TASKS = ("copy", "recall")
 _TITLE = "accuracy against congestion / dimension"
+_CAPTION = "A dot is a run, a ring the mean of its structure: near the dashed line, congestion alone predicts accuracy."
 _PRESETS = (
     (
         "small",
@@ -91,7 +92,7 @@ class DesignStudy(Study):
             captions=tuple(tables.fit_text(*key, fit) for key, fit in fits.items()),
             notes=_notes(every, records),
             claims=Claims("Predictions", _RULE, tables.graded(own), source="predicted"),
-            figures=(StudyFigure(_TITLE, partial(tables.fit_figure, every, fits), published=True),),
+            figures=(StudyFigure(_TITLE, partial(tables.fit_figure, every, fits), True, _CAPTION),),
             spreadsheet=(
                 ("structure", "task", "tokens", "channels", "max_hops", "mean_hops", "congestion_lower",
                  "congestion_upper", "accuracy"),

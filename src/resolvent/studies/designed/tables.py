@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from resolvent.analysis.figures.palette import COLORS
+from resolvent.analysis.figures.palette import GRID, INK, color_of_structure, in_order
 from resolvent.analysis.profile import describe
 from resolvent.studies.designed.trained import Trained
 from resolvent.studies.fit import FitPoint, LineFit, fit_line
-from resolvent.studies.grade import better
+from resolvent.studies.grade import better, mean
 from resolvent.studies.study import Graded, Number
 from resolvent.studies.table1.claims import ACCURACY
 from resolvent.studies.table1.table import percent
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
-_MARKERS = "o^sD"
+_BESIDE = 0.12  # doublings between structures with the same congestion
 
 
 Predictor = Literal["congestion / channels", "mean hops"]
@@ -96,32 +95,65 @@ def plain_rows(each: Trained) -> list[tuple[Number, ...]]:
 
 def fit_figure(every: Sequence[Trained], fits: Fits) -> Figure:
     """Accuracy of every run against its congestion / channels, a panel for each task, with the line."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+
+    from resolvent.analysis.figures.labels import name_points
 
     tasks = list(dict.fromkeys(task for task, _ in fits))
     connected = [each for each in every if math.isfinite(each.congestion.lower)]
-    labels = list(dict.fromkeys(each.label for each in connected))
-    figure = Figure(figsize=(4.8 * len(tasks), 4.6), layout="constrained")
-    for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0], tasks, strict=True):
-        for each in connected:
-            if each.task == task:
-                _marked(axes, labels.index(each.label), [each.load] * len(each.scores), each.scores)
+    names = in_order(each.label for each in connected)
+    figure = Figure(figsize=(5.6 * len(tasks), 6), layout="constrained")
+    FigureCanvasAgg(figure)  # names are placed by their extent
+    panels = figure.subplots(1, len(tasks), squeeze=False, sharex=True, sharey=True)[0]
+    columns = {task: _columns(connected, task, names) for task in tasks}
+    for axes, task in zip(panels, tasks, strict=True):
+        for column in columns[task]:
+            color = color_of_structure(column.name, names)
+            axes.plot([column.x] * len(column.scores), column.scores, ".", color=color, ms=5, alpha=0.6)
+            axes.plot(*column.mean, "o", markerfacecolor="none", color=color, ms=7, mew=1.6)
         if (fit := fits[task, LOAD]) is not None:
             ends = [min(each.load for each in connected), max(each.load for each in connected)]
-            axes.plot(ends, [fit.intercept + fit.slope * x for x in ends], color="#1b1f24", lw=1.2, ls="--")
+            axes.plot(ends, [fit.intercept + fit.slope * x for x in ends], color=INK, lw=1.2, ls="--", zorder=1)
         axes.set_title(task, fontsize=10)
         axes.set_xlabel("log2(congestion / channels)", fontsize=9)
-        axes.set_ylim(-0.02, 1.02)
-        axes.grid(color="#e8eaee", lw=0.7)
+        axes.set_ylim(-0.04, 1.06)
+        axes.margins(x=0.15)
+        axes.grid(color=GRID, lw=0.7)
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
-    handles = [_marked(figure.axes[0], number, [], []) for number in range(len(labels))]
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=7)
-    figure.axes[0].set_ylabel("accuracy", fontsize=9)
+    panels[0].set_ylabel("accuracy", fontsize=9)
+    figure.draw_without_rendering()
+    for axes, task in zip(panels, tasks, strict=True):
+        dots = [((c.x, score), (c.x, score)) for c in columns[task] for score in c.scores]
+        lines = [c.name.replace(" | ", "\n") for c in columns[task]]  # a line for each kind of head
+        name_points(axes, [c.mean for c in columns[task]], lines, dots, size=7.5)
     return figure
 
 
-def _marked(axes: Axes, number: int, x: Sequence[float], y: Sequence[float]) -> Line2D:
-    """Points of a structure, by its number."""
-    marker, color = _MARKERS[number // len(COLORS) % 4], COLORS[number % len(COLORS)]
-    return axes.plot(x, y, marker, color=color, ms=4, alpha=0.7)[0]
+@dataclass(frozen=True)
+class _Column:
+    """The runs of a structure, of whatever settings, one above the other."""
+
+    name: str
+    x: float
+    scores: tuple[float, ...]
+
+    @property
+    def mean(self) -> tuple[float, float]:
+        return self.x, mean(self.scores)
+
+
+def _columns(connected: Sequence[Trained], task: str, names: Sequence[str]) -> list[_Column]:
+    """Structures with the same congestion stand beside each other, in one order."""
+    scores: dict[tuple[float, str], list[float]] = {}
+    for each in connected:
+        if each.task == task:
+            scores.setdefault((each.load, each.label), []).extend(each.scores)
+    columns = []
+    for load in sorted({load for load, _ in scores}):
+        same = sorted((name for other, name in scores if other == load), key=names.index)
+        for number, name in enumerate(same):
+            shift = _BESIDE * (number - (len(same) - 1) / 2)
+            columns.append(_Column(name, load + shift, tuple(scores[load, name])))
+    return columns

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LABELS = {ORACLE: "knows the chain", PAST: "Bayes, all of the past"}
+_SHADES = {1: "#9aa2ad", 2: "#7a838f", 4: "#4b535e"}  # of what is counted within so many hops
 _MARKERS = {"s": "attention, no feedback", "o": "recurrent, every position kept", "D": "recurrent, small cache"}
 Groups = Mapping[Setting, Sequence[InContextResult]]
 
@@ -65,23 +66,25 @@ def position_figure(group: Sequence[InContextResult]) -> Figure:
     """The loss in each range of positions: structures in color, readers in black."""
     from matplotlib.figure import Figure
 
+    from resolvent.analysis.figures.labels import end_labels, shared_dashes
+
     figure = Figure(figsize=(10.5, 5.6), layout="constrained")
-    axes = figure.subplots()
+    axes, ends = figure.subplots(), []
     middles = [((first + 1) * (last + 1)) ** 0.5 for first, last in group[0].positions]
+    dashes = shared_dashes({result.structure: result.by_position for result in group})
     for result in group:
-        line = "--" if _is_small(result) else "-"
-        axes.plot(middles, result.by_position, line, color=color_of(result, group), marker=".", lw=1.5,
-                  label=result.structure)  # fmt: skip
+        line, color = dashes.get(result.structure, "--" if _is_small(result) else "-"), color_of(result, group)
+        axes.plot(middles, result.by_position, ls=line, color=color, marker=".", lw=1.5)
+        ends.append((middles[-1], result.by_position[-1], result.structure, color))
     for reader in readers(group):
         axes.plot(middles, reader.by_position, ls=_dashes(reader.name), color=_INK, lw=1.1)
-        axes.annotate(_label(reader.name), (middles[-1], reader.by_position[-1]), xytext=(6, 0), fontsize=8,
-                      textcoords="offset points", va="center", color=_INK, annotation_clip=False)  # fmt: skip
+        ends.append((middles[-1], reader.by_position[-1], _label(reader.name), _INK))
     axes.set_xscale("log", base=2)
     axes.set_xticks(middles, [f"{first:,}–{last:,}" for first, last in group[0].positions])
     axes.xaxis.minorticks_off()
     axes.set_ylabel("nats per token, mean over seeds", fontsize=9)
     _style(axes, "position in the document")
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
+    end_labels(axes, ends, size=8)
     return figure
 
 
@@ -89,17 +92,25 @@ def reach_figure(group: Sequence[InContextResult]) -> Figure:
     """For each structure, its loss by position, beside readers that count what is within 1, 2 and 4 hops."""
     from matplotlib.figure import Figure
 
+    from resolvent.analysis.figures.labels import end_labels
+
     columns = 4
     figure = Figure(figsize=(13, 2.6 * -(-len(group) // columns)), layout="constrained")
     panels = list(figure.subplots(-(-len(group) // columns), columns, sharex=True, sharey=True, squeeze=False).flat)
     floor = next(reader for reader in readers(group) if reader.name == PAST)
+    named: dict[Axes, list[tuple[float, float, str, str]]] = {}
     for axes, result in zip(panels, group, strict=False):
         middles = [((first + 1) * (last + 1)) ** 0.5 for first, last in result.positions]
-        for shade, (hops, line) in zip(("#b8bec7", "#8a93a0", "#5b6470"), reach_lines(result).items(), strict=True):
-            axes.plot(middles, line, "--", color=shade, lw=1.2, label=f"counted within {hops} hop{'s' * (hops > 1)}")
-        axes.plot(middles, floor.by_position, color=_INK, lw=1, label=_label(PAST))
+        same: dict[tuple[float, ...], list[int]] = {}  # lines that coincide have one name
+        for hops, counted in reach_lines(result).items():
+            same.setdefault(tuple(counted), []).append(hops)
+        for line, within in same.items():
+            axes.plot(middles, line, "--", color=_SHADES[within[-1]], lw=1.2)
+        axes.plot(middles, floor.by_position, color=_INK, lw=1)
         axes.plot(middles, result.by_position, color=color_of(result, group), marker=".", lw=1.8)
-        axes.set_title(result.structure, fontsize=9, color=_INK)
+        named[axes] = [(middles[-1], line[-1], _hops(within), _SHADES[within[-1]]) for line, within in same.items()]
+        named[axes].append((middles[-1], floor.by_position[-1], "Bayes", _INK))
+        axes.set_title(result.structure, fontsize=9, color=color_of(result, group), weight="bold")
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         _style(axes, "")
@@ -107,26 +118,37 @@ def reach_figure(group: Sequence[InContextResult]) -> Figure:
         axes.set_visible(False)
     figure.supxlabel("position in the document", fontsize=9)
     figure.supylabel("nats per token", fontsize=9)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False,
-                  fontsize=8)  # fmt: skip
+    figure.draw_without_rendering()  # names are placed by the height of the panels
+    for axes, ends in named.items():
+        end_labels(axes, ends, size=6.5)
     return figure
+
+
+def _hops(within: Sequence[int]) -> str:
+    return f"{', '.join(map(str, within))} hop{'s' * (within[-1] > 1)}"
 
 
 def budget_figure(groups: Groups) -> Figure:
     """Nats above the floor by steps, and by the length of documents; one panel where only one of them varies."""
     from matplotlib.figure import Figure
 
+    from resolvent.analysis.figures.labels import end_labels, shared_dashes
+
     panels = [(name, lines) for name, lines in _budgets(groups).items() if lines]
     figure = Figure(figsize=(2 + 5.2 * len(panels), 5), layout="constrained")
     roles = list(dict.fromkeys(result.role for group in groups.values() for result in group))
     every = {result.role: result for group in reversed(list(groups.values())) for result in group}
+    named: list[list[tuple[float, float, str, str]]] = []
     for axes, (name, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        dashes = shared_dashes({role: [mean(values) for _, values in lines[role]] for role in roles if role in lines})
+        named.append([])
         for role in (each for each in roles if each in lines):
             points = lines[role]
             color = color_of(every[role], list(every.values()))
+            named[-1].append((points[-1][0], mean(points[-1][1]), role, color))
             axes.errorbar([x for x, _ in points], [mean(values) for _, values in points],
                           [[mean(v) - min(v) for _, v in points], [max(v) - mean(v) for _, v in points]],
-                          color=color, marker=".", lw=1.4, capsize=2, label=role)  # fmt: skip
+                          color=color, ls=dashes.get(role, "-"), marker=".", lw=1.4, capsize=2)  # fmt: skip
         sizes = sorted({x for points in lines.values() for x, _ in points})
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
@@ -134,7 +156,10 @@ def budget_figure(groups: Groups) -> Figure:
         axes.xaxis.minorticks_off()
         _style(axes, name)
     figure.axes[0].set_ylabel("nats per token above the floor", fontsize=9)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
+    last = {role for _, _, role, _ in named[-1]}
+    for axes, ends in zip(figure.axes, named, strict=True):  # on the right, and elsewhere what is not named there
+        shown = [end for end in ends if ends is named[-1] or end[2] not in last]
+        end_labels(axes, shown, size=7.5)
     return figure
 
 

@@ -19,6 +19,7 @@ _POSITION = (
     "Lines that go on falling make use of more of the past; the solid black one is the best that counting can do."
 )
 _BUDGET = "Distance from the best possible: what flattens has learned what it can, what falls has not."
+_REACH = "In color the model, dashed readers that count what comes within so many hops: below one, it needs more hops."
 
 
 @final
@@ -54,7 +55,9 @@ class InContextStudy(Study):
         if figures.varies(groups):
             drawn.append(StudyFigure("loss by budget", partial(figures.budget_figure, groups), True, _BUDGET))
         if theory.reach_lines(first[0]):
-            drawn.append(StudyFigure("loss by position, and reach", partial(figures.reach_figure, first)))
+            drawn.append(
+                StudyFigure("loss by position, and reach", partial(figures.reach_figure, first), caption=_REACH)
+            )
         return StudyReport(
             tables=(*several, *each, *(made for made in beside if made is not None)),
             brief=several[0] if several else table.brief(first),

@@ -20,21 +20,12 @@ from resolvent.text.batches import perplexity
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.text import Annotation
-    from matplotlib.transforms import Bbox
 
 # What to see in each figure.
 PARETO = "Lower left is better: the line joins what nothing beats at its cost, in time or in memory."
 RULES = "A dot is a seed, a bar their mean: where dots overlap, rules are not told apart."
 LENGTH = "What stays flat right of the dotted line holds beyond the length that it was trained on."
 _MARKERS = {"attention": "s", "recurrent": "o", "cache-efficient": "D"}
-_FAR = 14  # points of type
-# Offsets of a label from its point, in points of type: the first that is free is taken.
-_OFFSETS = [
-    (9 * x * far, 9 * y * far)
-    for far in (1, 1.6, 2.4, 3.6, 5)
-    for x, y in ((1, 0), (1, 1), (1, -1), (-1, 0), (-1, 1), (-1, -1), (0, 1.4), (0, -1.4))
-]
 
 
 class Drawn(Protocol):
@@ -131,9 +122,8 @@ def length_figure(variants: Sequence[Variant]) -> Figure:
     figure = Figure(figsize=(13, 5), layout="constrained")
     first, second = figure.subplots(1, 2, sharey=True)
     n = variants[0].context
-    for variant in variants:
-        band(first, variant, variants, by_position(variant), variant.name)
-        band(second, variant, variants, [(c, variant.at_length(c)) for c in variant.lengths])
+    bands(first, variants, variants, by_position)
+    ends = bands(second, variants, variants, lambda v: [(c, v.at_length(c)) for c in v.lengths])
     for axes in (first, second):
         axes.axvline(n, color=_INK, lw=0.9, ls=":")
         axes.set_yscale("log")
@@ -148,7 +138,6 @@ def length_figure(variants: Sequence[Variant]) -> Figure:
                    textcoords="offset points", va="top", fontsize=8, color=_PALE)  # fmt: skip
     label_axes(first, f"position in contexts of {lengths[-1]:,} tokens", "perplexity, validation")
     label_axes(second, "length of the context, all positions", "")
-    ends = [(v.lengths[-1], mean(v.at_length(v.lengths[-1])), v.name, color_of(v, variants)) for v in variants]
     end_labels(second, ends)
     return figure
 
@@ -162,15 +151,26 @@ def by_position(variant: Variant) -> list[tuple[float, list[float]]]:
     ]
 
 
-def band(
-    axes: Axes, variant: Variant, among: Sequence[Variant], points: Sequence[tuple[float, list[float]]],
-    label: str | None = None,
-) -> None:  # fmt: skip
-    """Means over seeds along x, and a band from the least to the most; dashes where a cache is efficient."""
-    xs, color = [x for x, _ in points], color_of(variant, among)
-    dashes = "--" if variant.kind == "cache-efficient" else "-"
-    axes.plot(xs, [mean(values) for _, values in points], dashes, color=color, marker=".", lw=1.5, label=label)
-    axes.fill_between(xs, [min(v) for _, v in points], [max(v) for _, v in points], color=color, alpha=0.15, lw=0)
+def bands(
+    axes: Axes, variants: Sequence[Variant], among: Sequence[Variant],
+    points_of: Callable[[Variant], list[tuple[float, list[float]]]],
+) -> list[tuple[float, float, str, str]]:  # fmt: skip
+    """Means over seeds along x, and bands from the least to the most; dashes where a cache is efficient.
+
+    Lines that coincide share their dashes. Returns the ends of the lines, for their names.
+    """
+    from resolvent.analysis.figures.labels import shared_dashes
+
+    points = {variant.name: points_of(variant) for variant in variants}
+    means = {name: [mean(values) for _, values in own] for name, own in points.items() if own}
+    dashes, ends = shared_dashes(means), []
+    for variant in (each for each in variants if each.name in means):
+        own, color = points[variant.name], color_of(variant, among)
+        xs, usual = [x for x, _ in own], "--" if variant.kind == "cache-efficient" else "-"
+        axes.plot(xs, means[variant.name], ls=dashes.get(variant.name, usual), color=color, marker=".", lw=1.5)
+        axes.fill_between(xs, [min(v) for _, v in own], [max(v) for _, v in own], color=color, alpha=0.15, lw=0)
+        ends.append((xs[-1], means[variant.name][-1], variant.name, color))
+    return ends
 
 
 def color_of(variant: Drawn, among: Sequence[Drawn]) -> str:
@@ -214,37 +214,11 @@ def place_labels(
     lines: Sequence[tuple[tuple[float, float], tuple[float, float]]] = (),
 ) -> None:
     """Name the point of each variant, at its mean perplexity, where no point, bar, line or other name is."""
+    from resolvent.analysis.figures.labels import name_points
+
     at = [(x, mean(v.perplexities)) for x, v in zip(across, variants, strict=True)]
     bars = [((x, min(v.perplexities)), (x, max(v.perplexities))) for x, v in zip(across, variants, strict=True)]
-    taken = [_box(axes, point, point, 7) for point in at]
-    taken += [_box(axes, one, other, 2) for one, other in [*bars, *lines]]
-    for name, point in zip(names, at, strict=True):
-        label = axes.annotate(name, point, xytext=(0, 0), fontsize=8, color=_INK, textcoords="offset points",
-                              va="center")  # fmt: skip
-        offset = next((offset for offset in _OFFSETS if _fits(_moved(label, offset), axes, taken)), _OFFSETS[0])
-        taken.append(_moved(label, offset))
-        if max(map(abs, offset)) > _FAR:  # a line leads from the point to its label
-            axes.annotate("", point, xytext=offset, textcoords="offset points",
-                          arrowprops={"arrowstyle": "-", "color": "#b8bec7", "lw": 0.7})  # fmt: skip
-
-
-def _moved(label: Annotation, offset: tuple[float, float]) -> Bbox:
-    """Move a label beside its point; its extent there."""
-    label.set_position(offset)
-    label.set_horizontalalignment("left" if offset[0] > 0 else "right" if offset[0] < 0 else "center")
-    return label.get_window_extent()
-
-
-def _fits(box: Bbox, axes: Axes, taken: Sequence[Bbox]) -> bool:
-    inside = all(axes.bbox.contains(x, y) for x, y in box.corners())
-    return inside and not any(box.overlaps(other) for other in taken)
-
-
-def _box(axes: Axes, one: tuple[float, float], other: tuple[float, float], padding: float) -> Bbox:
-    """Around what is drawn from one point to another."""
-    from matplotlib.transforms import Bbox
-
-    return Bbox(axes.transData.transform([one, other])).padded(padding)
+    name_points(axes, at, names, [*bars, *lines])
 
 
 def _bits_and_back(variants: Sequence[Variant]) -> tuple[Callable[[npt.ArrayLike], npt.ArrayLike], ...]:

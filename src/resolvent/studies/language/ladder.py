@@ -18,7 +18,7 @@ from resolvent.studies.grade import Grade, better
 from resolvent.studies.grid import Cell, finished
 from resolvent.studies.language import claims, lengths, table
 from resolvent.studies.language.claims import PERPLEXITY, Statement, Variants
-from resolvent.studies.language.figures import band, label_axes
+from resolvent.studies.language.figures import bands, label_axes
 from resolvent.studies.language.presets import PRESETS
 from resolvent.studies.language.study import TextStudy
 from resolvent.studies.language.table import Column, spread
@@ -162,16 +162,16 @@ def ladder_figure(variants: Sequence[Variant]) -> Figure:
     """Loss given more and more context, what that gains beside the n-gram cache, and the losses during training."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(15, 4.9), layout="constrained")
-    first, second, third = figure.subplots(1, 3)
-    for variant in variants:
-        losses = [(c, [_loss_at(run, c) for run in variant.runs]) for c in variant.lengths]
-        gained = [(c, [gains(run)[c] for run in variant.runs]) for c in variant.lengths]
-        band(first, variant, variants, losses, variant.name)
-        band(second, variant, variants, gained)
-        band(third, variant, variants, _during_training(variant))
-    offered = gains_offered(variants)
-    second.plot(list(offered), list(offered.values()), ":", color=PALE, lw=2, marker=".", label=_CACHE)
+    from resolvent.analysis.figures.labels import end_labels
+
+    curves = any(map(_during_training, variants))
+    figure = Figure(figsize=(15 if curves else 10.5, 4.6), layout="constrained")
+    first, second, *others = figure.subplots(1, 3 if curves else 2)
+    bands(first, variants, variants, lambda v: [(c, [_loss_at(run, c) for run in v.runs]) for c in v.lengths])
+    gained = bands(second, variants, variants, lambda v: [(c, [gains(run)[c] for run in v.runs]) for c in v.lengths])
+    if offered := gains_offered(variants):
+        second.plot(list(offered), list(offered.values()), ":", color=PALE, lw=2, marker=".")
+        gained.append((list(offered)[-1], list(offered.values())[-1], _CACHE, PALE))
     for axes in (first, second):
         axes.set_xscale("log", base=2)
         axes.set_xticks(variants[0].lengths, [f"{context:,}" for context in variants[0].lengths])
@@ -179,10 +179,11 @@ def ladder_figure(variants: Sequence[Variant]) -> Figure:
     shortest = variants[0].lengths[0] if variants[0].lengths else 0
     label_axes(first, "tokens of context, the same targets", "loss, nats per token")
     label_axes(second, "tokens of context, the same targets", f"gain over {shortest} tokens, nats per token")
-    label_axes(third, "million tokens trained on", "loss during training, nats per token")
-    handles, labels = first.get_legend_handles_labels()
-    more, names = second.get_legend_handles_labels()
-    figure.legend(handles + more, labels + names, loc="outside lower center", ncols=7, frameon=False, fontsize=9)
+    end_labels(second, gained, size=7.5)
+    for third in others:
+        trained = bands(third, variants, variants, _during_training)
+        label_axes(third, "million tokens trained on", "loss during training, nats per token")
+        end_labels(third, trained, size=7.5)
     return figure
 
 

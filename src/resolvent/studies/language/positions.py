@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 from resolvent.analysis.figures.palette import INK
 from resolvent.studies.grade import Grade, no_worse
 from resolvent.studies.language.claims import MARGIN, PERPLEXITY, SINGLE, Statement, Variants
-from resolvent.studies.language.figures import band, by_position, label_axes, length_figure
+from resolvent.studies.language.figures import bands, by_position, label_axes, length_figure
 from resolvent.studies.language.table import spread
 from resolvent.studies.language.variants import Variant, name_of
 from resolvent.studies.study import TextTable
@@ -75,13 +75,15 @@ def figure(variants: Sequence[Variant]) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogFormatter
 
+    from resolvent.analysis.figures.labels import end_labels
+
     down = -(-len(kinds) // _ACROSS)
     made = Figure(figsize=(13, 3.6 * down + 0.5), layout="constrained")
     grid = made.subplots(down, _ACROSS, sharex=True, sharey=True, squeeze=False).flatten()
     always = [v for v in variants if not v.positions and len([w for w in variants if w.structure == v.structure]) == 1]
+    ends = []
     for axes, kind in zip(grid, kinds, strict=False):
-        for variant in [v for v in variants if v.positions == kind or v in always]:
-            band(axes, variant, variants, by_position(variant), name_of(variant.structure, variant.rule))
+        ends.append(bands(axes, [v for v in variants if v.positions == kind or v in always], variants, by_position))
         axes.axvline(variants[0].context, color=INK, lw=0.9, ls=":")
         axes.set_yscale("log")
         axes.set_xscale("log", base=2)
@@ -92,7 +94,10 @@ def figure(variants: Sequence[Variant]) -> Figure:
         label_axes(axes, "position", "perplexity" if axes in grid[::_ACROSS] else "")
     for axes in grid[len(kinds) :]:
         axes.set_visible(False)
-    made.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    plain = {v.name: name_of(v.structure, v.rule) for v in variants}
+    for number, own in enumerate(ends):
+        if number % _ACROSS == _ACROSS - 1 or number == len(ends) - 1:  # the last in its row
+            end_labels(grid[number], [(x, y, plain[name], color) for x, y, name, color in own], size=7.5)
     return made
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from resolvent.analysis.figures.palette import GRID, color_of_structure
@@ -14,9 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Segment = tuple[tuple[float, float], tuple[float, float]]
 
 _LABELS = {"curve": "steps", "size": "size (symbols or pairs)"}
-_MARKERS = "osD"
+
+# What to see in each figure.
+TASK = "A line for each seed, on the left while it learns, then by what makes a sequence hard; dotted, the best guess."
+TRADE = "Above, by what a structure reads; below, by congestion, which predicts where points fall to the right."
 
 
 def task_figure(results: Sequence[StructureResult], task: str) -> Figure:
@@ -51,29 +56,54 @@ def _ends(results: Sequence[StructureResult], task: str, panel: str) -> list[tup
 
 
 def trade_figure(results: Sequence[StructureResult]) -> Figure:
-    """Accuracy on each task against reads per token, and against congestion."""
+    """Accuracy against reads per token, and against congestion: a column for each task."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    markers = dict(zip(tasks_of(results), _MARKERS, strict=False))
-    for result in results:
-        p, bounds = result.profile, result.congestion
-        congestion = 2 * p.n if bounds.lower == float("inf") else bounds.lower
-        for task in result.records:
-            scores = result.scores[task]
-            left.plot(p.reads_per_token.mean, mean(scores), markers[task], color=_color(result, results))
-            right.plot(congestion, mean(scores), markers[task], color=_color(result, results))
-    labels = ("past positions read per token (mean)", "congestion, lower bound (right edge: ∞)")
-    for axes, label in zip((left, right), labels, strict=True):
-        axes.set_xscale("log")
-        _style(axes, label)
-    for task, marker in markers.items():
-        right.plot([], [], marker, color="#666", label=TASK_TITLES[task])
-    for result in results:
-        right.plot([], [], "o", color=_color(result, results), label=result.structure)
-    right.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    from resolvent.analysis.figures.labels import name_points, rings
+
+    tasks = tasks_of(results)
+    figure = Figure(figsize=(max(4.6 * len(tasks), 6), 7.2), layout="constrained")
+    FigureCanvasAgg(figure)  # names are placed by their extent
+    panels = figure.subplots(2, len(tasks), sharex="row", sharey=True, squeeze=False)
+    infinite = 2 * max(result.profile.n for result in results)
+    named: list[tuple[Axes, list[tuple[float, float]], list[str], list[Segment]]] = []
+    for row, label in enumerate(("past positions read per token (mean)", "congestion, lower bound")):
+        for axes, task in zip(panels[row], tasks, strict=True):
+            shown = [result for result in results if task in result.records]
+            at = [(_cost(result, row, infinite), mean(result.scores[task])) for result in shown]
+            bars = [((x, min(r.scores[task])), (x, max(r.scores[task]))) for r, (x, _) in zip(shown, at, strict=True)]
+            colors: dict[tuple[float, float], list[str]] = {}
+            for result, point, ((x, low), (_, high)) in zip(shown, at, bars, strict=True):
+                axes.plot([x, x], [low, high], color=_color(result, results), lw=1.2)
+                colors.setdefault(point, []).append(_color(result, results))
+            for point, same in colors.items():
+                rings(axes, point, same, size=40)
+            axes.set_xscale("log", base=2)
+            axes.margins(x=0.2)
+            _style(axes, label)
+            axes.set_ylim(-0.04, 1.06)
+            axes.xaxis.set_major_formatter(_infinite_from(infinite) if row else "{x:g}")
+            named.append((axes, at, [result.structure for result in shown], bars))
+    for axes, task in zip(panels[0], tasks, strict=True):
+        axes.set_title(TASK_TITLES[task], fontsize=10)
+    if any(math.isinf(result.congestion.lower) for result in results):
+        panels[1][0].set_xticks([*(2**k for k in range(0, infinite.bit_length() - 1, 2)), infinite])
+    figure.draw_without_rendering()
+    for axes, at, names, bars in named:
+        name_points(axes, at, names, bars, size=7)
     return figure
+
+
+def _cost(result: StructureResult, row: int, infinite: int) -> float:
+    """Reads per token in the first row, congestion in the second; without a path, the right edge."""
+    if row == 0:
+        return result.profile.reads_per_token.mean
+    return infinite if math.isinf(result.congestion.lower) else float(result.congestion.lower)
+
+
+def _infinite_from(edge: float) -> Callable[[float, object], str]:
+    return lambda value, _: "∞" if value >= edge else f"{value:g}"
 
 
 def _line(record: Record, panel: str) -> tuple[list[float], list[float]]:

@@ -41,7 +41,11 @@ class Table1Study(Study):
         tasks = table.tasks_of(results)
         by_hops = table.by_hops(results)
         drawn = [
-            StudyFigure(f"{table.TASK_TITLES[task]}: accuracy", partial(figures.task_figure, results, task))
+            StudyFigure(
+                f"{table.TASK_TITLES[task]}: accuracy",
+                partial(figures.task_figure, results, task),
+                caption=figures.TASK,
+            )
             for task in tasks
         ]
         return StudyReport(
@@ -52,7 +56,11 @@ class Table1Study(Study):
             claims=Claims("Claims of the paper", RULE, _graded(results)),
             figures=(
                 *drawn,
-                StudyFigure("accuracy against cost and congestion", partial(figures.trade_figure, results)),
+                StudyFigure(
+                    "accuracy against cost and congestion",
+                    partial(figures.trade_figure, results),
+                    caption=figures.TRADE,
+                ),
             ),
             spreadsheet=table.spreadsheet(results),
         )
