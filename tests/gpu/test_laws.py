@@ -6,7 +6,7 @@ lengths and dtypes, at the tolerances of all backends; and what else a backend m
 
 import ast
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -332,6 +332,34 @@ def test_gpu_check_runs_every_kernel() -> None:
     assert [one for one in found if not one.passed] == []
     modules = ("forward_pass", "chunk_pass", "backward_pass", "explicit_pass", "decode_step")
     assert {one.kernel for one in record} == {kernel for module in modules for kernel in kernels_of(module)}
+
+
+def test_gpu_check_times_and_tunes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the clock, which is the GPU's: every case runs, and the fastest sizes are those that a file may name."""
+
+    def by_launches(run: Callable[[], object], _: int) -> float:
+        with recording() as record:
+            run()
+        return float(len(record))
+
+    def does_not_compile() -> Tensor:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(gpu_check, "_milliseconds", by_launches)
+    monkeypatch.setattr(gpu_check, "_flex", lambda *_: does_not_compile)
+    device = torch.device("cpu")
+    with using(Sizes(16, 16, chunk=32)):
+        found = {timing.name: timing for timing in gpu_check.timings(device, [20], heads=1, d=16, rounds=1)}
+    for spec in gpu_check.TIMED:
+        timing = found[f"{spec}, triton"]
+        assert (timing.forward_ms, timing.both_ms) == (2, 7 + (spec == "exponential+cache"))  # chunks are carried back
+        assert f"{spec}, torch" in found
+        assert f"FlexAttention on {spec}: RuntimeError" in found
+    assert "FlashAttention (sdpa)" in found
+    monkeypatch.setattr(gpu_check, "_both_ms", lambda sizes, *_: abs(sizes.block - 32) + sizes.chunk / 1000)
+    tuned = gpu_check.tune(device, 20, 1, 16, 1)
+    assert tuned["sizes"]["block"] == 32
+    assert tuned["sizes"]["chunk"] == 0
 
 
 def kernels_of(module: str) -> list[str]:
