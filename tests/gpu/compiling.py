@@ -125,9 +125,10 @@ def decode_launches(
     p = rv.pattern(pattern)
     cache = rv.decode_cache(p, 2, 2, d, d, dtype=dtype, device="meta", max_tokens=100, kv_heads=groups)
     q, k = (torch.empty((2, heads, 1, d), dtype=dtype, device="meta") for heads in (2, groups))
+    gate = torch.empty((2, 2, 1), dtype=dtype, device="meta")
     with recording() as record, torch.no_grad():
         for _ in range(tokens):
-            rv.extend(k, p, cache, a=(q, k), b=(q, k), gate=q[..., 0], backend=_OnMeta())
+            rv.extend(k, p, cache, a=(q, k), b=(q, k), gate=gate, backend=_OnMeta())
     return record
 
 
