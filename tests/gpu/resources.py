@@ -1,7 +1,7 @@
 """`python -m tests.gpu.resources [--missing] [TARGET …] [PART …]`: compile variants with these parts in their names.
 
-Without parts, every variant for every target, which takes hours of one core; with --missing, what resources.json does
-not have yet. It is written after each dozen, so that what was stopped can go on.
+Without parts, every variant for every target, which takes half an hour of one core; with --missing, what resources.json
+does not have yet. It is written after each dozen, so that what was stopped can go on.
 """
 
 import json

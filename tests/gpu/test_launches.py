@@ -80,6 +80,13 @@ def test_a_decoded_token_is_one_launch_and_reads_nothing_back(spec: str | rv.Pat
         launches = decode_launches(spec, 64, torch.bfloat16, tokens=4)
     assert [launched.kernel for launched in launches] == ["decode_step.step"] * 4
     assert not {"_local_scalar_dense", "item", "is_nonzero"} & set(operations.names)
+    with Operations() as uploads:  # of the cache, its counters and, the first time, its tables
+        decode_launches(spec, 64, torch.bfloat16, tokens=1)
+    assert len(operations.names) >= len(uploads.names) > 0
+    with Operations() as more:
+        decode_launches(spec, 64, torch.bfloat16, tokens=4)
+    gates = [] if rv.pattern(spec).recurrent else ["full"] * 3  # one number, in place of a gate
+    assert sorted(more.names) == sorted([*uploads.names, *gates])  # later tokens launch nothing else of torch's own
     for launched in launches:
         assert_compiled_for_no_number(launched)
     counters = {launched.named["counter"].data_ptr() for launched in launches}

@@ -6,7 +6,7 @@ lengths and dtypes, at the tolerances of all backends; and what else a backend m
 
 import ast
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,13 @@ def test_gradients_of_scores_in_smaller_blocks_than_outputs(spec: Spec) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_every_dtype(spec: Spec, dtype: torch.dtype) -> None:
     check(spec, mixer_inputs(41, dtype, 1, 2), dtype)
+
+
+@pytest.mark.parametrize("spec", [*CORE, "exponential+cache"])
+def test_wide_heads(spec: Spec) -> None:
+    """Scores in parts, as float32 and half precision have them; float64 would not take the same."""
+    check(spec, mixer_inputs(37, torch.float32, 1, 1, 80, 80), torch.float32)  # two chunks
+    check(spec, mixer_inputs(20, torch.float16, 1, 1, 40, 130), torch.float16)
 
 
 @pytest.mark.slow
@@ -332,6 +339,34 @@ def test_gpu_check_runs_every_kernel() -> None:
     assert [one for one in found if not one.passed] == []
     modules = ("forward_pass", "chunk_pass", "backward_pass", "explicit_pass", "decode_step")
     assert {one.kernel for one in record} == {kernel for module in modules for kernel in kernels_of(module)}
+
+
+def test_gpu_check_times_and_tunes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the clock, which is the GPU's: every case runs, and the fastest sizes are those that a file may name."""
+
+    def by_launches(run: Callable[[], object], _: int) -> float:
+        with recording() as record:
+            run()
+        return float(len(record))
+
+    def does_not_compile() -> Tensor:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(gpu_check, "_milliseconds", by_launches)
+    monkeypatch.setattr(gpu_check, "_flex", lambda *_: does_not_compile)
+    device = torch.device("cpu")
+    with using(Sizes(16, 16, chunk=32)):
+        found = {timing.name: timing for timing in gpu_check.timings(device, [20], heads=1, d=16, rounds=1)}
+    for spec in gpu_check.TIMED:
+        timing = found[f"{spec}, triton"]
+        assert (timing.forward_ms, timing.both_ms) == (2, 7 + (spec == "exponential+cache"))  # chunks are carried back
+        assert f"{spec}, torch" in found
+        assert f"FlexAttention on {spec}: RuntimeError" in found
+    assert "FlashAttention (sdpa)" in found
+    monkeypatch.setattr(gpu_check, "_both_ms", lambda sizes, *_: abs(sizes.block - 32) + sizes.chunk / 1000)
+    tuned = gpu_check.tune(device, 20, 1, 16, 1)
+    assert tuned["sizes"]["block"] == 32
+    assert tuned["sizes"]["chunk"] == 0
 
 
 def kernels_of(module: str) -> list[str]:

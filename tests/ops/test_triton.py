@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import resolvent as rv
-from resolvent.bench import gpu_model
+from resolvent.bench import gpu_check, gpu_model
 from resolvent.bench.gpu_model import estimate
+from resolvent.cli.gpu_check import gpu_check as gpu_check_command
 from resolvent.ops import triton
 from resolvent.ops.backend import Backend, Request, SplitBackend
 from resolvent.ops.call import call_of
@@ -50,13 +51,29 @@ def test_auto_takes_it_on_a_gpu() -> None:
 
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("spec", ["exponential+cache", "quadratic+cache", "exponential", "quadratic"])
-def test_auto_says_where_a_model_expects_attention_to_be_faster(spec: str) -> None:
-    """With 96 heads on an A100 or an H100, as the model has them."""
-    for n in (1024, 8192, 16_384, 65_536):
-        behind = any(estimate(spec, n, device).speedup < 1 for device in ("a100", "h100"))
+@pytest.mark.parametrize("heads", [4, 8, 16, 32, 96])
+def test_auto_says_where_a_model_expects_attention_to_be_faster(spec: str, heads: int) -> None:
+    """On an A100 or an H100, as the model has them: few heads must wait longer."""
+    for n in (1024, 8192, 16_384, 32_768, 65_536):
+        behind = any(estimate(spec, n, device, heads=heads).speedup < 1 for device in ("a100", "h100"))
         (stage,) = call_of(spec, "gate", tied=False).stages
-        _, why = choose("auto", ON_GPU._replace(tokens=n, scattered=stage.scattered))
-        assert ("a model expects attention to be faster" in why) == behind
+        request = stage.request("mix", torch.empty(1, heads, n, 64, device="meta"))
+        _, why = choose("auto", request._replace(device="cuda"))
+        assert ("a model expects attention to be faster" in why) == behind, n
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_traced_call_is_not_bound_to_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sentence about short sequences is not worth a guard on the sizes of a graph."""
+
+    class Unknown(int):
+        def __le__(self, _: object) -> bool:
+            raise AssertionError("the length was compared")
+
+    with pytest.raises(AssertionError, match="compared"):
+        choose("auto", ON_GPU._replace(tokens=Unknown()))
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert choose("auto", ON_GPU._replace(tokens=Unknown()))[0].NAME == "triton"
 
 
 def test_the_table_in_the_docs_is_what_the_model_says() -> None:
@@ -194,6 +211,31 @@ def test_gpu_check_without_a_gpu() -> None:
     done = command("gpu-check")
     assert done.returncode == 2
     assert "no GPU: torch sees neither CUDA nor ROCm" in done.stderr or "needs the package triton" in done.stderr
+
+
+def test_gpu_check_goes_on_where_kernels_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A GPU on which nothing runs: each failure is listed with its reason, saved, and asked for."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)  # so the backend refuses a CPU
+    monkeypatch.setattr(gpu_check, "find_device", lambda **_: torch.device("cpu"))
+    every = gpu_check.checks
+    monkeypatch.setattr(gpu_check, "checks", lambda device, **_: every(device, small=True))
+    monkeypatch.setattr(gpu_check, "versions", lambda: {"triton": "none"})
+    monkeypatch.setattr(gpu_check, "timings", lambda *_: [])
+    with pytest.raises(SystemExit) as stopped:
+        gpu_check_command(out=tmp_path / "report.json")
+    assert stopped.value.code == 1
+    printed = capsys.readouterr()
+    report = json.loads((tmp_path / "report.json").read_text())
+    names = [check["name"].partition(":")[0] for check in report["checks"]]
+    kinds = ("float32", "by blocks", "decode", "solve")
+    strided = [f"exponential {kind}" for kind in kinds if kind != "by blocks"]
+    assert names == [*strided, *(f"exponential+cache {kind}" for kind in kinds)]
+    assert all("backend 'triton' needs" in check["name"] for check in report["checks"])
+    assert not report["passed"]
+    assert "0 of 7 checks passed" in printed.out
+    assert "please send us" in " ".join((printed.out + printed.err).split())
 
 
 def test_the_model_names_itself_and_its_constants() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -84,6 +85,8 @@ def versions() -> dict[str, str]:
 
 def find_device(*, interpret: bool) -> torch.device:
     """The GPU, or the CPU for Triton's interpreter."""
+    if find_spec("triton") is None:
+        raise SettingError("gpu-check needs the package triton: pip install 'resolvent[gpu]'.")
     if not interpret and not torch.cuda.is_available():
         raise SettingError(
             "no GPU: torch sees neither CUDA nor ROCm here. Expected a GPU and a build of torch for it; "
@@ -97,19 +100,30 @@ def device_name(device: torch.device) -> str:
 
 
 def checks(device: torch.device, *, small: bool = False) -> Iterator[Check]:
-    """Values, gradients, decoding and `solve`, on every kind of pattern; few sizes and dtypes if small."""
+    """Values, gradients, decoding and `solve`, on every kind of pattern; few sizes and dtypes if small.
+
+    A kernel that does not compile or run is a check that failed, and the others go on.
+    """
     block = sizes_for(device, 16, 16).block
     n, d = (block + 9, 16) if small else (2 * block + 9, 64)
     specs = ("exponential", "exponential+cache") if small else PATTERNS
     many = replace(sizes_for(device, d, d), chunk=0)  # as many heads take them: steps of single blocks
     for spec in specs:
         for dtype in (torch.float32,) if small else (torch.float32, torch.bfloat16, torch.float16):
-            yield from _mix_checks(spec, n, d, dtype, device)
+            yield from _tried(f"{spec} {_kind(dtype)}", partial(_mix_checks, spec, n, d, dtype, device))
         if spec == "exponential+cache":
             with using(many):
-                yield from _mix_checks(spec, n, d, torch.float32, device)
-        yield _decode_check(spec, 12 if small else n, d, device)
-        yield from _solve_checks(spec, n, d, device)
+                yield from _tried(f"{spec} by blocks", partial(_mix_checks, spec, n, d, torch.float32, device))
+        yield from _tried(f"{spec} decode", partial(_decode_checks, spec, 12 if small else n, d, device))
+        yield from _tried(f"{spec} solve", partial(_solve_checks, spec, n, d, device))
+
+
+def _tried(name: str, run: Callable[[], Iterable[Check]]) -> Iterator[Check]:
+    try:
+        yield from run()
+    except Exception as error:
+        first = (str(error).splitlines() or [""])[0]
+        yield Check(f"{name}: {type(error).__name__}: {first}", math.nan, 0.0)
 
 
 def timings(device: torch.device, lengths: list[int], heads: int, d: int, rounds: int) -> Iterator[GpuTiming]:
@@ -218,12 +232,15 @@ def _mix_checks(spec: str, n: int, d: int, dtype: torch.dtype, device: torch.dev
     exact = {name: t.double().cpu() for name, t in inputs.items()}
     mine = _with_gradients(lambda t: _mix(t, spec, "triton"), inputs)
     theirs = _with_gradients(lambda t: _mix(t, spec, "torch"), exact)
-    kind = str(dtype).removeprefix("torch.")
     for name, value in mine.items():
-        yield Check(f"{spec} {kind} {name}", _error(value, theirs[name]), TOLERANCE[dtype])
+        yield Check(f"{spec} {_kind(dtype)} {name}", _error(value, theirs[name]), TOLERANCE[dtype])
 
 
-def _decode_check(spec: str, n: int, d: int, device: torch.device) -> Check:
+def _kind(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _decode_checks(spec: str, n: int, d: int, device: torch.device) -> Iterator[Check]:
     inputs = _inputs(n, d, torch.float32, device)
     p = _pattern(spec)
     kept = DecodeCache(p, 1, 2, d, d, device=device)
@@ -233,7 +250,7 @@ def _decode_check(spec: str, n: int, d: int, device: torch.device) -> Check:
             x, qa, ka, qb, kb, gate = (t[:, :, i : i + 1] for t in inputs.values())
             outputs.append(extend(x, p, kept, a=(qa, ka), b=(qb, kb), gate=gate, backend="triton"))
     exact = _mix({name: t.double().cpu() for name, t in inputs.items()}, spec, "torch")
-    return Check(f"{spec} float32 decode", _error(torch.cat(outputs, 2), exact), TOLERANCE[torch.float32])
+    yield Check(f"{spec} float32 decode", _error(torch.cat(outputs, 2), exact), TOLERANCE[torch.float32])
 
 
 def _solve_checks(spec: str, n: int, d: int, device: torch.device) -> Iterator[Check]:

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 from resolvent.cli.shared import AsJson, app, parse_length, progress, say, say_written
-from resolvent.errors import SettingError
 from resolvent.files import write_text
 
 if TYPE_CHECKING:
@@ -51,10 +50,6 @@ def gpu_check(
     """
     if interpret:
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
-    from importlib.util import find_spec
-
-    if find_spec("triton") is None:
-        raise SettingError("gpu-check needs the package triton: pip install 'resolvent[gpu]'.")
     from resolvent.bench import gpu_check as check
     from resolvent.ops.triton.sizes import architecture
 
@@ -76,10 +71,10 @@ def gpu_check(
     if out is not None:
         write_text(out, json.dumps(report.to_dict(), indent=2) + "\n")
         say_written(out)
-    if not report.passed:
-        sys.exit(1)
     if not interpret:
         say(_SEND)
+    if not report.passed:
+        sys.exit(1)
 
 
 def _print(report: GpuReport) -> None:

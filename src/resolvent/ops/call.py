@@ -15,6 +15,7 @@ from resolvent.ops.inputs import Inputs
 from resolvent.patterns import Needs, Normalize, Pattern, PatternLike, Stage, as_pattern
 
 _LONG = 8192  # tokens
+_LARGEST_LIVE, _LONGEST = 64, 65_536  # counted at one length: what a call runs must not depend on its own
 
 
 class Options(NamedTuple):
@@ -45,13 +46,15 @@ class StageCall(NamedTuple):
     recurrent: bool
     joint: bool
     scattered: bool
+    few_alive: bool
 
     def request(self, operation: Operation, x: Tensor) -> Request:
         tokens = x.shape[2] if x.ndim == 4 else 1
         normalize: Normalize = "joint" if self.joint else "gate"
         kind = (operation, self.label, self.is_dense, self.recurrent)
         shape = (x.dtype, x.shape[-1] if x.ndim else 0)
-        return Request(*kind, x.device.type, tokens, normalize, *shape, self.scattered)
+        sequences = x.shape[0] * x.shape[1] if x.ndim == 4 else 1
+        return Request(*kind, x.device.type, tokens, normalize, *shape, self.scattered, self.few_alive, sequences)
 
 
 class Call(NamedTuple):
@@ -90,7 +93,8 @@ def _cached(pattern: PatternLike, normalize: Normalize, tied: bool) -> Call:
     run = as_operated(pattern, tied)
     joint = normalize == "joint" and run.recurrent  # without feedback the two normalizations are one
     stages = tuple(
-        StageCall(str(stage), stage.is_dense, stage.recurrent, joint, _scattered(stage)) for stage in run.stages
+        StageCall(str(stage), stage.is_dense, stage.recurrent, joint, _scattered(stage), has_few_alive(stage))
+        for stage in run.stages
     )
     return Call(str(run), run.has_spelling, joint, run.needs(normalize), stages)
 
@@ -98,6 +102,16 @@ def _cached(pattern: PatternLike, normalize: Normalize, tied: bool) -> Call:
 def _scattered(stage: Stage) -> bool:
     """Whether rows read at more than 64 distances, each for itself: rows that are alive are read together."""
     return not stage.contiguous_columns and stage.is_shifted(_LONG) and len(stage.offsets(_LONG)) > 64
+
+
+@lru_cache(maxsize=256)
+def has_few_alive(stage: Stage) -> bool:
+    """Whether both A and B read what is alive, and at most 64 rows are: then chunks of rows are small matrices.
+
+    Those with a diagonal A would be, too, but the kernel of their chunks spills registers as yet.
+    """
+    reads_alive = stage.recurrent and stage.direct == "all" and stage.contiguous_columns
+    return reads_alive and stage.widest_row(_LONGEST) <= _LARGEST_LIVE
 
 
 def as_operated(pattern: PatternLike, tied: bool) -> Pattern:

@@ -139,8 +139,9 @@ def slopes(
     dgate += head * new
     stats += head * new * 4
     side: tl.constexpr = 0 if A else 2
-    chunk_v: tl.constexpr = 32 if BD > 32 else BD
-    chunk_k: tl.constexpr = 32 if BDK > 32 else BDK
+    widest: tl.constexpr = 16 if EXACT == "tf32x3" and (BD > 64 or BDK > 64) else 32  # float32 rows: more would spill
+    chunk_v: tl.constexpr = widest if widest < BD else BD
+    chunk_k: tl.constexpr = widest if widest < BDK else BDK
     share = tl.load(gate + queries, mask=live, other=0.0).to(COMPUTE)
     gated = r < size * recurrent
     feeds = tl.load(stats + queries * 4 + 3, mask=gated, other=0.0) != 0

@@ -12,11 +12,8 @@ from torch import Tensor
 
 from resolvent.ops.rows import Rows
 from resolvent.ops.triton.plan import TILE, BlockPlan, block_plan, put
-from resolvent.patterns import Stage
 from resolvent.patterns.strides import Integers
 
-LARGEST_LIVE = 64  # rows alive beyond which a transfer matrix costs more than it saves
-_LONG = 65_536  # tokens at which they are counted, whatever the length of a call: a new one must compile nothing
 Mask = npt.NDArray[np.bool_]
 
 
@@ -37,16 +34,6 @@ class ChunkPlan:
     alive: Tensor
     chunks: Tensor
     sequences: Tensor
-
-
-@lru_cache(maxsize=256)
-def has_few_alive(pattern: Stage) -> bool:
-    """Whether chunks are for this pattern: later rows read what is alive, and that is little.
-
-    Those with a diagonal A would be, too, but their kernel spills registers as yet.
-    """
-    reads_alive = pattern.recurrent and pattern.direct == "all" and pattern.contiguous_columns
-    return reads_alive and pattern.widest_row(_LONG) <= LARGEST_LIVE
 
 
 @lru_cache(maxsize=32)

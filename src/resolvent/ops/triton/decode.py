@@ -57,7 +57,8 @@ _states = WeakIdKeyDictionary()  # by a tensor of the cache
 
 def step(token: Token, scale: float) -> Tensor:
     """See `Backend.step`: one launch, if the counters stand where the cache does."""
-    x, qa, ka, qb, kb, gate = (t.contiguous() for t in token.inputs)
+    x, qa, ka, qb, kb = (t.contiguous() for t in token.inputs[:5])
+    gate = token.inputs.gate.contiguous() if token.recurrent else token.inputs.gate  # not read without feedback
     (batch, heads, _), d, key_dim = gate.shape, x.shape[-1], qa.shape[-1]
     groups = kb.shape[1]
     y = x.new_empty((batch, heads, 1, d))

@@ -178,6 +178,7 @@ def slopes_explicit(
         if A:
             p = tl.load(coefficients + at, mask=mask, other=0.0).to(COMPUTE)
             owed += tl.dot(tl.trans(p), grad, input_precision=PRECISION, out_dtype=COMPUTE)
+            store_rows(dv, owed, own, live, channels, D)
         for c in range(begin, end):
             if STRIDED:
                 offset = tl.load(offsets + c)
@@ -200,8 +201,9 @@ def slopes_explicit(
                 tl.store(gradients + at_t, listed, mask=reads2)
                 if A:
                     pt = tl.load(coefficients + at_t, mask=reads2, other=0.0).to(COMPUTE)
-                    more = tl.dot(tl.trans(pt), grad, input_precision=PRECISION, out_dtype=COMPUTE)
+                    again = load_rows(du, new_rows, live, channels, D, COMPUTE)  # kept so long, it would spill
+                    more = tl.dot(tl.trans(pt), again, input_precision=PRECISION, out_dtype=COMPUTE)
                     row = ((tile0 + c - begin) * TILE + k_rows).to(tl.int64) + head * entries_per_head
                     store_rows(partial_v, more, row, source >= 0, channels, D)
-    if A:
+    else:  # A is the diagonal
         store_rows(dv, owed, own, live, channels, D)

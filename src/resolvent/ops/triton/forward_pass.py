@@ -123,7 +123,7 @@ def coefficients_of_block(
     if RECURRENT:
         w_head = weights + head * weight_rows * BLOCK
         w_column = w_head + (block * width).to(tl.int64) * BLOCK + r
-        w_tile = w_head + (tile0 * TILE * BLOCK).to(tl.int64) + r[:, None] * TILE + k_rows[None, :]
+        w_tile = w_head + tile0.to(tl.int64) * TILE * BLOCK + r[:, None] * TILE + k_rows[None, :]
         if SCORED:
             q = load_rows(qb, queries, live, features, DK, COMPUTE)
             s = scores_with(q, qb, queries, live, kb, own, live, scale, BLOCK, BLOCK, DK, BDK, COMPUTE, EXACT)

@@ -174,7 +174,8 @@ def _coefficients(
         launch("forward_pass.coefficients", grid, *arguments, **constants, **one.constants("STRIDED", "RECURRENT"))
         return
     count = chunks.chunks.shape[1]
-    columns = one.sizes.channels if one.scored else TILE  # of a single source one row is alive
+    wide = padded(max(one.d, one.key_dim)) > 64 and one.dtype == one.compute  # fewer columns at once, or it spills
+    columns = one.sizes.channels if one.scored and not wide else TILE  # of a single source one row is alive
     launch(
         "chunk_pass.transfers", (count, len(own["x"])), *arguments,
         scratch["transfer"], chunks.columns, chunks.chunks, count, chunks.live_width,

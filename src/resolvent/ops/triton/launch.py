@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from resolvent.ops.call import has_few_alive
 from resolvent.ops.precision import compute_dtype
 from resolvent.ops.rows import Rows
-from resolvent.ops.triton.chunks import ChunkPlan, chunk_plan, has_few_alive
+from resolvent.ops.triton.chunks import ChunkPlan, chunk_plan
 from resolvent.ops.triton.launcher import Constants
 from resolvent.ops.triton.plan import TILE, BlockPlan, block_plan
 from resolvent.ops.triton.sizes import Sizes, compiler_options, padded, programs_at_once, sizes_for

@@ -81,9 +81,14 @@ def scores_of(
     M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, CHUNK: tl.constexpr, COMPUTE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Products of rows of one matrix with rows of another, CHUNK columns at a time: wide rows do not fit registers."""
+    """Products of rows of one matrix with rows of another, CHUNK columns at a time: wide rows do not fit registers.
+
+    Grids are (blocks, heads), so that the third number of a program is 0, which no compiler knows: else it would unroll
+    a loop of many parts, load all of them at once, and spill.
+    """
     total = tl.zeros((M, N), dtype=COMPUTE)
-    for first in range(0, D, CHUNK):
+    after = D if D <= 4 * CHUNK else D + tl.program_id(2)
+    for first in range(0, after, CHUNK):
         columns = first + tl.arange(0, CHUNK)
         left = load_rows(a, a_rows, a_valid, columns, D, COMPUTE)
         right = load_rows(b, b_rows, b_valid, columns, D, COMPUTE)
@@ -97,8 +102,9 @@ def scores_with(
     M: tl.constexpr, N: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """As `scores_of`, with q, the rows of the first matrix as they are loaded already, where these are not wide."""
-    if BD > 64 or (BD > 32 and PRECISION == "tf32x3"):  # three products for one hold more registers
-        result = scores_of(a, a_rows, a_valid, b, b_rows, b_valid, scale, M, N, D, 32, COMPUTE, PRECISION)
+    chunk: tl.constexpr = 16 if BD > 64 and PRECISION == "tf32x3" else 32  # three products for one hold more registers
+    if BD > 64 or (BD > 32 and PRECISION == "tf32x3"):
+        result = scores_of(a, a_rows, a_valid, b, b_rows, b_valid, scale, M, N, D, chunk, COMPUTE, PRECISION)
     else:
         result = scores(q, load_rows(b, b_rows, b_valid, tl.arange(0, BD), D, COMPUTE), scale, PRECISION)
     return result
