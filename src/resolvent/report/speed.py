@@ -105,7 +105,7 @@ def draw_panel(axes: Axes, panel: Panel, colors: dict[str, str]) -> None:
     if len(sizes) == 1:
         axes.set_xlim(sizes[0] / 1.5, sizes[0] * 1.5)
         axes.xaxis.minorticks_off()
-    axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
+    axes.set_xticks(sizes, [f"{n:,}" if len(sizes) <= 3 or n % 1024 else f"{n // 1024}k" for n in sizes])
     if highest > _NARROW * lowest:
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in "25" else "")
