@@ -122,7 +122,12 @@ assert "torch" not in sys.modules
 
 def test_layers_load_no_compiler() -> None:
     """torch._dynamo takes seconds to import, in every process of a study."""
-    code = "import sys, resolvent; resolvent.LanguageModel; print('torch._dynamo' in sys.modules)"
+    code = """
+import sys, resolvent as rv
+for pattern, rule in (("exponential+cache", "softmax:gate=mamba"), ("first-order", "mamba2"), ("dense", "tied")):
+    rv.LanguageModel.shape_only(rv.ModelConfig(layers=1, pattern=pattern, rule=rule))
+print('torch._dynamo' in sys.modules)
+"""
     assert in_a_new_process(code).strip() == "False"
 
 

@@ -10,6 +10,7 @@ import resolvent as rv
 from resolvent.coefficients.gates import ScalarGate, TokenGate
 from resolvent.model import PRESETS, LanguageModel, ModelConfig, preset
 from resolvent.model.generate import Sampling, sample
+from tests.mixers import PLAIN, RULES
 from tests.operator_cases import DEEP, assert_close
 
 
@@ -247,3 +248,15 @@ def test_stacks_that_no_layer_connects_alone(spec: object, n: int, hops: int | N
     """By hand: 7 + 7 places for two windows of 8; 1, 2, 4, 8 and sums of two; even distances and one step more."""
     found = small(spec).profile(n)
     assert (found.max_hops, found.reach) == (hops, reach)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_model_without_numbers_has_the_shapes(rule: str) -> None:
+    """Of everything that is saved, whatever its initialization computes."""
+    spec = next(spec for spec, fitting in PLAIN if fitting == rule)
+    config = ModelConfig(vocab_size=50, layers=2, dim=24, heads=3, pattern=spec, rule=rule)
+    shapes, real = LanguageModel.shape_only(config).state_dict(), LanguageModel.seeded(config, 0).state_dict()
+    assert all(t.is_meta for t in shapes.values())
+    assert {name: (t.shape, t.dtype) for name, t in shapes.items()} == {
+        name: (t.shape, t.dtype) for name, t in real.items()
+    }

@@ -20,6 +20,7 @@ from resolvent.model.config import ModelConfig
 from resolvent.model.fused import next_logits, prepare
 from resolvent.model.generate import Prompts, SamplingOptions, generate, stream
 from resolvent.model.profile import StackProfile, profile
+from resolvent.model.shape import without_numbers
 from resolvent.ops import Cache, Caches
 from resolvent.ops.backend import Backend
 from resolvent.ops.sequences import Indices
@@ -94,7 +95,7 @@ class LanguageModel(nn.Module):
     @classmethod
     def shape_only(cls, config: ModelConfig) -> LanguageModel:
         """A model without numbers, for counting: any size takes no memory."""
-        with torch.device("meta"):
+        with without_numbers():
             return cls(config)
 
     def reset_parameters(self) -> None:
