@@ -26,8 +26,9 @@ _MODEL = ModelConfig(vocab_size=16, layers=2, dim=64, heads=4)
 _TRAIN = TrainConfig(warmup=25, beta_2=0.95, eval_batches=64, log_every=25, solved=None, spike=10.0)
 
 # Learning rates by structure, each with the least loss of _SWEEP on seed 200 after 500 steps on 256 tokens: from
-# `--preset rates` (docs/records/incontext-rates.jsonl), for each structure by itself. Other sizes of `binomial` and `order` take that of the nearest size;
-# what was not swept takes _OTHERS, the rate at which attention was first seen to use its context, on seed 100.
+# `--preset rates` (docs/records/incontext-rates.jsonl), for each structure by itself. Other sizes of `binomial` and
+# `order` take that of the nearest size; what was not swept takes _OTHERS, the rate at which attention was first seen to
+# use its context, on seed 100.
 RATES = {
     "attention": 1e-2, "local:8": 2.5e-3, "first-order": 5e-3, "order:8": 2.5e-3, "dense": 1e-2, "exponential": 5e-3,
     "exponential+cache": 5e-3, "quadratic": 5e-3, "quadratic+cache": 1e-2, "binomial:8": 5e-3, "binomial:8,lazy": 5e-3,
