@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,9 +30,9 @@ class _ShapesAlone(TorchFunctionMode):
     """Drawing numbers does nothing, arithmetic only broadcasts shapes."""
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
+        self, func: Callable[..., object], types: Sequence[type], args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:  # fmt: skip
         named, name = kwargs or {}, getattr(func, "__name__", "")
         tensors = [each for each in (*args, *named.values()) if isinstance(each, Tensor)]
         if name in _DRAWN:
