@@ -82,7 +82,7 @@ PRESETS: dict[str, InContextPreset] = {
         seeds=2,
     ),
     "demo": InContextPreset(
-        "five structures, one seed, 300 steps: two minutes on two cores", (Arm(300),), _FEW, seeds=1
+        "five structures, one seed, 300 steps: three minutes on two cores", (Arm(300),), _FEW, seeds=1
     ),
     "full": InContextPreset("14 structures, five seeds, 500 steps: 70 minutes of one core", (Arm(),)),
     "steps2000": InContextPreset("as full, 2,000 steps: 5 hours of one core", (Arm(2000),)),
