@@ -90,9 +90,7 @@ def bench_patterns(
     ] = None,
     avx2: Annotated[
         bool,
-        typer.Option(
-            "--avx2", help="Run in a process in which torch and our kernels use no AVX-512, as where there is none."
-        ),
+        typer.Option("--avx2", help="Run in a process in which neither torch nor the kernels use AVX-512 (x86-64)."),
     ] = False,
     backend: Annotated[str, typer.Option(help="Backend of the operator, or auto.")] = "auto",
     memory: Annotated[bool, typer.Option("--memory", help="Also measure peak memory (Linux only).")] = False,

@@ -24,7 +24,7 @@ _CHOSEN: dict[Kind, tuple[str, str]] = {
     "training": ("batch 1", "attention"),
 }
 
-_LENGTHS: dict[Kind, int] = {"generate": 3}  # so many, the greatest, if not one
+_LENGTHS: dict[Kind, int] = {"generate": 3}  # rows for this many of the greatest lengths, where it is not one
 _DEFAULT_OF = {"HF GPT-2, static": "HF GPT-2, dynamic"}
 
 
@@ -124,7 +124,8 @@ def _label(record: BenchRecord, workload: str, n: int) -> str:
     return {
         "operator": f"{workload}, {n:,} tokens, against SDPA",
         "decode": f"one more token after {n:,}, against SDPA",
-        "generate": f"{record.shape} generating after {n:,}, against GPT-2 of transformers, static cache (default)",
+        "generate": f"{record.shape} generating after {n:,}, against GPT-2 of transformers: static cache (dynamic, its "
+        "default)",
         "training": f"{record.shape} training on {n:,} tokens, against attention",
     }[record.kind]
 
