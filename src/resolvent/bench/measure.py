@@ -6,7 +6,7 @@ import ctypes
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from resolvent.bench.peers import Case
-from resolvent.ops.cpu.memory import release
+from resolvent.ops.cpu.memory import release, tune_allocator
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # from glibc's malloc.h
 
 
 @dataclass(frozen=True)
@@ -74,11 +73,11 @@ def frugal_allocator() -> Iterator[None]:
     Best done before anything large was freed. What it is set to afterwards is where its own rule ends up, too; keeping
     is faster.
     """
-    _tune_allocator(keep=0)
+    tune_allocator(keep=0)
     try:
         yield
     finally:
-        _tune_allocator(keep=32 * 2**20)
+        tune_allocator(keep=32 * 2**20)
 
 
 def peak_bytes(run: Callable[[], object]) -> int | None:
@@ -101,14 +100,6 @@ def peak_bytes(run: Callable[[], object]) -> int | None:
 def resident_bytes() -> int | None:
     """What the process holds in memory; None where the system does not say."""
     return _resident("VmRSS")
-
-
-def _tune_allocator(keep: int) -> None:
-    """Have glibc keep freed blocks up to this size, and twice that in all; nothing happens elsewhere."""
-    with suppress(AttributeError, OSError, TypeError):
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_MMAP_THRESHOLD, max(keep, 2**16))
-        libc.mallopt(_TRIM_THRESHOLD, 2 * keep)
 
 
 def _give_back_free_pages() -> bool:
