@@ -26,7 +26,7 @@ from resolvent.tasks import Text
 from resolvent.text import prepare
 from resolvent.train import Record, train
 from resolvent.train.perplexity import on_text
-from resolvent.train.record import read_records
+from resolvent.train.record import read_records, write_records
 from tests.commands import command
 from tests.operator_cases import TOLERANCE
 from tests.small_runs import WORDS
@@ -353,6 +353,20 @@ def test_shorter_contexts_are_measured_on_the_same_targets(corpus: str, out: Pat
             assert each.loss == pytest.approx(np.mean(losses), rel=TOLERANCE[torch.float32])
     assert (out / "ladder.png").stat().st_size > 20_000
     assert "first-order uses its context" in {claim["compared"] for claim in again["claims"]}
+
+
+@pytest.mark.parametrize("study", ["ladder", "length"])
+def test_records_made_elsewhere_bring_their_measurements(study: str, corpus: str, out: Path, tmp_path: Path) -> None:
+    """Nothing is trained or measured again, wherever the corpus lay; the models need not be there."""
+    made = json.loads(call(study, corpus, out, "--json").stdout)
+    moved = [Record.from_dict(each) for each in made["records"]]
+    moved = [dataclasses.replace(each, config=each.config.updated({"task": {"corpus": "/away"}})) for each in moved]
+    write_records(moved, tmp_path / "records.jsonl")
+    again = json.loads(call(study, corpus, tmp_path, "--records", str(tmp_path / "records.jsonl"), "--json").stdout)
+    assert again["claims"] == made["claims"]
+    for one, other in zip(again["records"], made["records"], strict=True):
+        assert one["lengths"] == other["lengths"]
+    assert not list(tmp_path.rglob("model"))
 
 
 def test_a_text_too_short_for_the_context(corpus: str, out: Path) -> None:

@@ -107,7 +107,7 @@ def finished(cells: Sequence[Cell]) -> list[Cell]:
 def adopt(cells: Sequence[Cell], records: Sequence[Record]) -> None:
     """Cells that are not finished take the record of a run with the same settings, wherever that was made."""
     for cell in cells:
-        same = next((each for each in records if each.config == cell.config), None)
+        same = next((each for each in records if not cell.config.differences(each.config)), None)
         if same is not None and cell.record() is None:
             require_writable(cell.folder)
             same.write(cell.folder / record.FILE)

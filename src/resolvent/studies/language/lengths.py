@@ -171,7 +171,7 @@ def _measured(
     if record is None:
         raise SettingError(f"{cell.name} is not finished: expected a record in {cell.folder}.")
     text, own, model = require_text(cell.config.task), _evaluation(record), None
-    evaluations = _read(cell.folder / file, own)
+    evaluations = _brought(record, file) | _read(cell.folder / file, own)
     if own.tokens == targets:
         evaluations[text.context, ""] = own
     for context, rope in conditions:
@@ -185,6 +185,12 @@ def _measured(
             _write(cell.folder / file, own, evaluations)
         advance()
     return dataclasses.replace(record, lengths=tuple(evaluations[each] for each in conditions))
+
+
+def _brought(record: Record, file: str) -> Evaluations:
+    """What a record that was made elsewhere has; what has a reach was measured on the same targets."""
+    kind = FILE if record.reach is None else SHORTER_FILE
+    return {(each.context, each.rope): each for each in record.lengths} if file == kind else {}
 
 
 def _evaluation(record: Record) -> TextEvaluation:
