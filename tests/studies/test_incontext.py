@@ -150,12 +150,18 @@ def test_what_records_show() -> None:
 
 def test_several_budgets_side_by_side() -> None:
     report = INCONTEXT.report(records(Arm(), Arm(2000), Arm(context=512), Arm(first=None), seeds=1))
-    head, rows = report.tables[0].head, {row[0]: row for row in report.tables[0].rows}
+    assert report.tables[0] == INCONTEXT.report(records(Arm(), seeds=1)).tables[0]  # the first one, in detail
+    head, rows = report.tables[1].head, {row[0]: row for row in report.tables[1].rows}
     assert head[3:] == ("256 tokens, 500 steps", "256 tokens, 2,000 steps", "512 tokens, 500 steps",
-                        "256 tokens, 500 steps, no local:2")  # fmt: skip
+                        "256 tokens, 500 steps, no local:2") == report.claims.settings  # fmt: skip
     assert rows["binomial lazy, cache of quadratic+cache"][1:] == ("O(√n)", "O(√n)", "0.670", "0.660", "0.720", "0.670")
     assert rows["dense"][1:4] == ("O(n)", "O(n)", "0.100")
-    assert any(claim.comparison.startswith("256 tokens, 2,000 steps: ") for claim in report.claims.graded)
+    assert [table.head[0] for table in report.tables[2:6]] == [f"loss by position, {name}" for name in head[3:]]
+    grades = {comparison: each for _, comparison, each in report.claims.rows}
+    assert grades["quadratic < exponential"] == ["supported"] * 4
+    assert grades["binomial:15,lazy < quadratic+cache"] == ["supported"] * 4  # binomial:22 in documents of 512
+    assert "| 256 tokens, 500 steps, no local:2 |\n" in markdown(report)
+    assert page(report, "x").count(">supported<") == sum(each.count("supported") for each in grades.values())
     assert len(report.figures[2].draw().axes) == 2
 
 

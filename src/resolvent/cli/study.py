@@ -170,6 +170,7 @@ def _publish(each: Study, plan: StudyPlan, records: Sequence[Record], *, as_json
     if as_json:
         claims = [
             {"paper": claim.statement, "compared": claim.comparison, "grade": claim.grade}
+            | ({"setting": claim.setting} if claim.setting else {})
             for claim in report.claims.graded
         ]
         print(json.dumps({"records": [record.to_dict() for record in records], "claims": claims}, indent=1))
@@ -178,7 +179,7 @@ def _publish(each: Study, plan: StudyPlan, records: Sequence[Record], *, as_json
         console.print(render.terminal(report.brief))
         for caption in report.captions:
             console.print(caption, style="dim", highlight=False)
-        if report.claims.tested:
+        if report.claims.tested.graded:
             console.print(render.terminal_claims(report.claims), highlight=False)
             console.print(report.claims.rule, style="dim", highlight=False)
     try:

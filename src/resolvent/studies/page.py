@@ -56,17 +56,24 @@ def _picture(figure: StudyFigure) -> str:
 
 def _claims(claims: Claims) -> str:
     """Under the rule they were graded by; nothing if none could be graded."""
-    if not claims.tested:
+    if not claims.tested.graded:
         return ""
+    several = len(claims.settings) > 1
+    names = "".join(f"<th>{html.escape(name)}</th>" for name in ("", "", *claims.settings))
+    head = f"<thead><tr>{names}</tr></thead>" if several else ""
     rows = "".join(
-        f"<tr>{_cells(filter(None, (each.statement, each.comparison)))}"
-        f"<td style='color:{_GRADES[each.grade]}'>{each.grade}</td></tr>"
-        for each in claims.graded
+        f"<tr>{_cells((statement, comparison) if several else filter(None, (statement, comparison)))}"
+        f"{''.join(_grade(grade) for grade in grades)}</tr>"
+        for statement, comparison, grades in claims.rows
     )
     return (
         f"<h2>{html.escape(claims.title)}</h2><p>{html.escape(claims.rule)}</p>"
-        f"<div class='wide'><table class='words'><tbody>{rows}</tbody></table></div>"
+        f"<div class='wide'><table class='words'>{head}<tbody>{rows}</tbody></table></div>"
     )
+
+
+def _grade(grade: Grade) -> str:
+    return f"<td style='color:{_GRADES[grade]}'>{grade}</td>"
 
 
 def _cells(row: Iterable[str]) -> str:

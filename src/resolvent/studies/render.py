@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from resolvent.studies.grade import Grade
 from resolvent.studies.study import Claims, StudyReport, TextTable
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ def markdown(report: StudyReport) -> str:
     first, *others = report.tables
     blocks = [markdown_table(first.head, first.rows), *report.notes]
     blocks += [markdown_table(each.head, each.rows) for each in others]
-    if report.claims.tested:
+    if report.claims.tested.graded:
         blocks += [_markdown_claims(report.claims), report.claims.rule]
     return "\n\n".join(blocks) + "\n"
 
@@ -42,12 +44,18 @@ def terminal_claims(claims: Claims) -> Table:
     from rich.table import Table
 
     table, last = Table.grid(padding=(0, 2)), ""
-    for each in claims.tested:
-        if each.statement != last:
-            table.add_row("", f"[dim]{escape(each.statement)}[/dim]")
-        table.add_row(f"  {each.grade}", escape(each.comparison))
-        last = each.statement
+    for statement, comparison, grades in claims.tested.rows:
+        if statement != last:
+            table.add_row("", f"[dim]{escape(statement)}[/dim]")
+        table.add_row(f"  {_counted(grades)}", escape(comparison))
+        last = statement
     return table
+
+
+def _counted(grades: Sequence[Grade]) -> str:
+    """One grade where all settings have the same, or how often each was given."""
+    counts = Counter(grade for grade in grades if grade != "not run")
+    return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{grade} {n}" for grade, n in counts.items())
 
 
 def write_csv(report: StudyReport, path: Path) -> None:
@@ -59,11 +67,11 @@ def write_csv(report: StudyReport, path: Path) -> None:
 
 
 def _markdown_claims(claims: Claims) -> str:
-    if any(each.statement for each in claims.tested):
-        head: tuple[str, ...] = (claims.source, "compared", "grade at this scale")
-        return markdown_table(head, ((each.statement, each.comparison, each.grade) for each in claims.tested))
-    head = ("claim of the paper", "grade at this scale")
-    return markdown_table(head, ((each.comparison, each.grade) for each in claims.tested))
+    grades = claims.settings if len(claims.settings) > 1 else ("grade at this scale",)
+    if any(each.statement for each in claims.tested.graded):
+        head: tuple[str, ...] = (claims.source, "compared", *grades)
+        return markdown_table(head, ((*names, *each) for *names, each in claims.tested.rows))
+    return markdown_table(("claim of the paper", *grades), ((name, *each) for _, name, each in claims.tested.rows))
 
 
 def markdown_table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

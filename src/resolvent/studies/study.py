@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -36,11 +36,15 @@ class TextTable:
 
 @dataclass(frozen=True)
 class Graded:
-    """A statement of the paper, if it is in words, what is compared to test it, and the grade."""
+    """A statement of the paper, if it is in words, what is compared to test it, and the grade.
+
+    setting  where it was tested, of a study with several
+    """
 
     statement: str
     comparison: str
     grade: Grade
+    setting: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,22 @@ class Claims:
     source: str = "the paper"
 
     @property
-    def tested(self) -> tuple[Graded, ...]:
-        """Those whose runs exist."""
-        return tuple(each for each in self.graded if each.grade != "not run")
+    def tested(self) -> Claims:
+        """Those whose runs exist, at one setting or another."""
+        exist = {(each.statement, each.comparison) for each in self.graded if each.grade != "not run"}
+        return replace(self, graded=tuple(e for e in self.graded if (e.statement, e.comparison) in exist))
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Where statements were tested, in order; a single one has no name."""
+        return tuple(dict.fromkeys(each.setting for each in self.graded))
+
+    @property
+    def rows(self) -> list[tuple[str, str, list[Grade]]]:
+        """Statement, comparison, and the grade in each of `settings`."""
+        grades = {(each.statement, each.comparison, each.setting): each.grade for each in self.graded}
+        pairs = dict.fromkeys((each.statement, each.comparison) for each in self.graded)
+        return [(*pair, [grades.get((*pair, setting), "not run") for setting in self.settings]) for pair in pairs]
 
 
 @dataclass(frozen=True)

@@ -46,13 +46,15 @@ def statements(context: int) -> list[Comparison]:
 
 
 def graded(groups: Mapping[Setting, Sequence[InContextResult]]) -> Claims:
-    """At every budget."""
-    made, used = [], []
+    """At every budget; named as at the first one, where caches of other lengths are others."""
+    named = statements(next(iter(groups)).context)
+    made = []
     for setting, group in groups.items():
         by_name = {result.structure: result for result in group}
-        for each in statements(setting.context):
-            comparison = f"{setting}: {each}" if len(groups) > 1 else str(each)
-            made.append(Graded(each.source, comparison, each.grade(by_name)))
-            used.append(each)
-    rule = f"Losses are compared above the floor on the same documents. {rules(used)}"
+        name_of_setting = str(setting) if len(groups) > 1 else ""
+        for name, each in zip(named, statements(setting.context), strict=True):
+            made.append(Graded(each.source, str(name), each.grade(by_name), name_of_setting))
+    sizes = " Numbers of slots are those of the first column; elsewhere, those of the same caches are compared."
+    others = sizes if len({setting.context for setting in groups}) > 1 else ""
+    rule = f"Losses are compared above the floor on the same documents.{others} {rules(named)}"
     return Claims("What the paper says of text, graded on this language", rule, tuple(made))

@@ -46,7 +46,7 @@ class InContextStudy(Study):
         groups = results(records)
         first, notes = next(iter(groups.values())), table.notes(groups, records)
         several = [table.by_setting(groups)] if len(groups) > 1 else []
-        each = [made for group in groups.values() for made in (table.table(group), table.by_position(group))]
+        positions = [table.by_position(group, setting if several else None) for setting, group in groups.items()]
         beside = (theory.reach_table(first), theory.spectrum_table(first), theory.fit_table(groups))
         drawn = [
             StudyFigure("perplexity against complexity", partial(figures.complexity_figure, first), True, _COMPLEXITY),
@@ -59,7 +59,7 @@ class InContextStudy(Study):
                 StudyFigure("loss by position, and reach", partial(figures.reach_figure, first), caption=_REACH)
             )
         return StudyReport(
-            tables=(*several, *each, *(made for made in beside if made is not None)),
+            tables=(table.table(first), *several, *positions, *(made for made in beside if made is not None)),
             brief=several[0] if several else table.brief(first),
             captions=notes[:2],
             notes=(*notes, theory.NOTE),

@@ -53,12 +53,12 @@ def brief(group: Sequence[InContextResult]) -> TextTable:
     return TextTable(tuple(head), tuple(rows))
 
 
-def by_position(group: Sequence[InContextResult]) -> TextTable:
-    """The loss in each range of positions, mean over seeds."""
+def by_position(group: Sequence[InContextResult], setting: Setting | None = None) -> TextTable:
+    """The loss in each range of positions, mean over seeds; of one setting of several."""
     ranges = [f"{first:,}–{last:,}" for first, last in group[0].positions]
     rows = [(result.structure, *map(_nats, result.by_position)) for result in group]
     rows += [(title_of(reader.name), *map(_nats, reader.by_position)) for reader in reversed(readers(group))]
-    return TextTable(("loss by position", *ranges), tuple(rows))
+    return TextTable(("loss by position" + (f", {setting}" if setting else ""), *ranges), tuple(rows))
 
 
 def by_setting(groups: Groups) -> TextTable:
