@@ -111,7 +111,7 @@ def test_failures(tmp_path: Path) -> None:
 def test_runs_are_the_presets_in_short(tmp_path: Path) -> None:
     found = tuned(tmp_path, dict.fromkeys(RATES, 0.5), [])
     settings = found.trials[0].cells[0].config.train
-    assert (settings.steps, settings.warmup, settings.eval_every) == (10, 1, 10)
+    assert (settings.steps, settings.warmup, settings.eval_every) == (10, 2, 10)
     assert Sweep.around(configure("dense", 0), None, None, [3]) == Sweep((5e-4, 1e-3, 2e-3, 4e-3, 8e-3), 20, (3,))
 
 

@@ -29,6 +29,7 @@ _MARK = "diverged.txt"
 _FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the preset's rate
 _SHARE = 50  # of the preset's steps, in the first rung
 _LEAST = 10  # steps
+_WARMING = 4  # warm-up is a quarter of a run at most: a few steps made rates diverge that the preset's warm-up stands
 
 Configure = Callable[[str, int], RunConfig]  # the settings of a run, by structure and seed
 RunCells = Callable[[Sequence[Cell]], object]  # runs those that are not finished
@@ -182,9 +183,9 @@ def _best(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _cell(config: RunConfig, structure: str, rate: float, steps: int, out: Path) -> Cell:
-    """A run of a rung: the schedule is that of the preset, for fewer steps."""
+    """A run of a rung: as much of the preset's warm-up as fits its share, and decay to zero."""
     settings = config.train
-    warmup = round(settings.warmup * steps / settings.steps)
+    warmup = min(settings.warmup, steps // _WARMING)
     train = dataclasses.replace(settings, steps=steps, warmup=warmup, learning_rate=rate, eval_every=steps)
     return Cell(
         config.task.name,
