@@ -14,6 +14,7 @@ from resolvent.model import LanguageModel
 from resolvent.studies import grid, incontext
 from resolvent.studies.incontext import theory
 from resolvent.studies.incontext.cells import RATES, Arm, rate_of, run_config, structures_of
+from resolvent.studies.incontext.cells import cells as incontext_cells
 from resolvent.studies.incontext.results import results, shares
 from resolvent.studies.incontext.study import INCONTEXT
 from resolvent.studies.page import page
@@ -156,13 +157,41 @@ def test_several_budgets_side_by_side() -> None:
                         "256 tokens, 500 steps, no local:2") == report.claims.settings  # fmt: skip
     assert rows["binomial lazy, cache of quadratic+cache"][1:] == ("O(√n)", "O(√n)", "0.670", "0.660", "0.720", "0.670")
     assert rows["dense"][1:4] == ("O(n)", "O(n)", "0.100")
-    assert [table.head[0] for table in report.tables[2:6]] == [f"loss by position, {name}" for name in head[3:]]
+    assert report.tables[2].head == ("share of the way", *head[3:])
+    assert [table.head[0] for table in report.tables[3:7]] == [f"loss by position, {name}" for name in head[3:]]
     grades = {comparison: each for _, comparison, each in report.claims.rows}
     assert grades["quadratic < exponential"] == ["supported"] * 4
     assert grades["binomial:15,lazy < quadratic+cache"] == ["supported"] * 4  # binomial:22 in documents of 512
     assert "| 256 tokens, 500 steps, no local:2 |\n" in markdown(report)
     assert page(report, "x").count(">supported<") == sum(each.count("supported") for each in grades.values())
     assert len(report.figures[2].draw().axes) == 2
+
+
+def test_chains_on_fewer_tokens_have_a_column_and_no_part_in_the_fit() -> None:
+    own = records(Arm(), Arm(k=4), Arm(2000, k=4), seeds=1)
+    report, groups = INCONTEXT.report(own), results(own)
+    assert [str(setting) for setting in groups][1:] == [
+        "256 tokens, 500 steps, k = 4",
+        "256 tokens, 2,000 steps, k = 4",
+    ]
+    share = {row[0]: row[1:] for row in report.tables[2].rows}
+    assert share["first-order"] == ("0 %",) * 3
+    assert share["attention"] == ("100 %",) * 3
+    assert share["quadratic"] == ("65 %",) * 3
+    (figure,) = (each for each in report.figures if each.title == "what fits a state")
+    assert [label.get_text() for label in figure.draw().axes[0].get_xticklabels()] == ["4 (16 pairs)", "16 (256 pairs)"]
+    assert theory.fits(groups) == theory.fits(results(records(Arm(), seeds=1)))
+    assert own[-1].config.model.vocab_size == own[-1].config.task.vocab_size == 4
+
+
+def test_all_has_the_runs_of_the_other_presets(tmp_path: Path) -> None:
+    every = [cell.folder for cell in incontext_cells("all", tmp_path)]
+    assert len(set(every)) == len(every)
+    for name, size in incontext.PRESETS.items():
+        own = {cell.folder for cell in incontext_cells(name, tmp_path)}
+        assert (own <= set(every)) == (name not in ("demo", "rates")), name
+        assert len(own) == (len(every) if size.together else
+                            size.seeds * sum(len(size.structures(arm.context)) for arm in size.arms))  # fmt: skip
 
 
 def test_rates_are_compared_alone() -> None:
@@ -176,7 +205,7 @@ def test_rates_are_compared_alone() -> None:
 def test_records_that_cannot_be_compared() -> None:
     own = records(seeds=1)
     harder = dataclasses.replace(own[0].config, task=Markov(alpha=0.2))
-    with pytest.raises(SettingError, match="expected one k, alpha, order and hidden in all records"):
+    with pytest.raises(SettingError, match="expected one alpha, order and hidden in all records"):
         results([own[1], dataclasses.replace(own[0], config=harder)])
     with pytest.raises(SettingError, match=r"expected each seed of attention once .* got \[300, 300\]"):
         results([own[0], own[0]])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 from resolvent.errors import SettingError, closest
@@ -18,11 +19,12 @@ from resolvent.tasks import Markov
 from resolvent.train.config import RunConfig, TrainConfig
 
 FIRST = "local:2"  # the pattern of the first block: a token and the one before it, so that the second can look pairs up
+K = 16  # tokens of a chain
 _LARGEST = "dense"  # the structure with the most parameters, which the others are given
 _TOKENS_PER_STEP = 4096
 _CHOSEN_ON, _PUBLISHED_ON = 200, 300  # first seeds
 _SWEEP = (5e-3, 1e-2, 2.5e-3, 2e-2)
-_MODEL = ModelConfig(vocab_size=16, layers=2, dim=64, heads=4)
+_MODEL = ModelConfig(layers=2, dim=64, heads=4)
 _TRAIN = TrainConfig(warmup=25, beta_2=0.95, eval_batches=64, log_every=25, solved=None, spike=10.0)
 
 # Learning rates by structure, each with the least loss of _SWEEP on seed 200 after 500 steps on 256 tokens: from
@@ -35,6 +37,8 @@ RATES = {
     "binomial:15": 2.5e-3, "binomial:15,lazy": 5e-3, "order:15": 5e-3,
 }  # fmt: skip
 _OTHERS = 5e-3
+_EVERY_CLASS = ("attention", "first-order", "exponential", "exponential+cache", "quadratic", "quadratic+cache")
+_FEW = ("attention", "first-order", "exponential+cache", "quadratic", "dense")
 _SIZE = re.compile(r"(?<=:)\d+")
 
 
@@ -42,67 +46,23 @@ _SIZE = re.compile(r"(?<=:)\d+")
 class Arm:
     """A budget: steps of 4,096 tokens, documents of `context` tokens, and the first block's pattern, if it has its own.
 
+    k              tokens that chains walk on: k² pairs are to be counted
     learning_rate  of all structures; None for that of each
     """
 
     steps: int = 500
     context: int = 256
     first: str | None = FIRST
+    k: int = K
     learning_rate: float | None = None
 
     @property
     def name(self) -> str:
         """Of its folder."""
         alone = "" if self.first else "-alone"
+        tokens = "" if self.k == K else f"-k{self.k}"
         rate = "" if self.learning_rate is None else f"-rate{self.learning_rate:g}"
-        return f"context{self.context}-steps{self.steps}{alone}{rate}"
-
-
-@dataclass(frozen=True)
-class InContextPreset:
-    """A size of the study: every arm on every structure and seed.
-
-    structures  None for those of `structures_of`
-    """
-
-    about: str
-    arms: tuple[Arm, ...]
-    structures: tuple[str, ...] | None = None
-    seeds: int = 5
-    first_seed: int = _PUBLISHED_ON
-
-
-_FEW = ("attention", "first-order", "exponential+cache", "quadratic", "dense")
-
-PRESETS: dict[str, InContextPreset] = {
-    "quick": InContextPreset(
-        "nine structures and a binomial one, two seeds, 500 steps: 10 minutes on two cores",
-        (Arm(),),
-        (*PAPER_STRUCTURES, "binomial:15,lazy"),
-        seeds=2,
-    ),
-    "demo": InContextPreset(
-        "five structures, one seed, 300 steps: three minutes on two cores", (Arm(300),), _FEW, seeds=1
-    ),
-    "full": InContextPreset("14 structures, five seeds, 500 steps: 70 minutes of one core", (Arm(),)),
-    "steps2000": InContextPreset("as full, 2,000 steps: 5 hours of one core", (Arm(2000),)),
-    "steps8000": InContextPreset(
-        "five structures, two seeds, 8,000 steps: 3 hours of one core", (Arm(8000),), _FEW, seeds=2
-    ),
-    "context512": InContextPreset("as full, documents of 512 tokens: 75 minutes of one core", (Arm(context=512),)),
-    "context1024": InContextPreset("as full, documents of 1,024: 85 minutes of one core", (Arm(context=1024),)),
-    "alone": InContextPreset("as full, with the structure in both blocks", (Arm(first=None),)),
-    "rates": InContextPreset(
-        "learning rates from 0.0025 to 0.02 on a seed of their own: an hour of one core",
-        tuple(Arm(learning_rate=rate) for rate in _SWEEP),
-        seeds=1,
-        first_seed=_CHOSEN_ON,
-    ),
-}
-PRESETS["all"] = InContextPreset(
-    "full, steps2000, context512, context1024 and alone: what they have trained, side by side",
-    tuple(PRESETS[name].arms[0] for name in ("full", "steps2000", "context512", "context1024", "alone")),
-)
+        return f"context{self.context}-steps{self.steps}{alone}{tokens}{rate}"
 
 
 def structures_of(context: int) -> tuple[str, ...]:
@@ -114,6 +74,75 @@ def structures_of(context: int) -> tuple[str, ...]:
     sizes = [pattern(name).slots(context) for name in ("exponential+cache", "quadratic+cache")]
     fewest = [f"binomial:{size}{lazy}" for size in sizes for lazy in ("", ",lazy")]
     return tuple(dict.fromkeys([*PAPER_STRUCTURES, *fewest, *(f"order:{size}" for size in sizes)]))
+
+
+def main_structures_of(context: int) -> tuple[str, ...]:
+    """Every class of reads, with every position kept and with few; and the fewest hops with the cache of k²+1.
+
+    >>> main_structures_of(256)[-1]
+    'binomial:15,lazy'
+    """
+    return (*_EVERY_CLASS, "dense", f"binomial:{pattern('quadratic+cache').slots(context)},lazy")
+
+
+@dataclass(frozen=True)
+class InContextPreset:
+    """A size of the study: every arm on every structure and seed.
+
+    structures  by the length of documents
+    together    other presets, whose runs it has
+    """
+
+    about: str
+    arms: tuple[Arm, ...]
+    structures: Callable[[int], tuple[str, ...]] = structures_of
+    seeds: int = 5
+    first_seed: int = _PUBLISHED_ON
+    together: tuple[str, ...] = ()
+
+
+PRESETS: dict[str, InContextPreset] = {
+    "quick": InContextPreset(
+        "nine structures and a binomial one, two seeds, 500 steps: 10 minutes on two cores",
+        (Arm(),),
+        lambda _: (*PAPER_STRUCTURES, "binomial:15,lazy"),
+        seeds=2,
+    ),
+    "demo": InContextPreset(
+        "five structures, one seed, 300 steps: three minutes on two cores", (Arm(300),), lambda _: _FEW, seeds=1
+    ),
+    "full": InContextPreset("14 structures, five seeds, 500 steps: 70 minutes of one core", (Arm(),)),
+    "steps2000": InContextPreset(
+        "eight structures, five seeds, 2,000 steps: 2.6 hours of one core", (Arm(2000),), main_structures_of
+    ),
+    "steps8000": InContextPreset(
+        "five structures, two seeds, 8,000 steps: 3 hours of one core", (Arm(8000),), lambda _: _FEW, seeds=2
+    ),
+    "context512": InContextPreset(
+        "eight structures, five seeds, documents of 512: 40 minutes of one core",
+        (Arm(context=512),),
+        main_structures_of,
+    ),
+    "context1024": InContextPreset(
+        "the same, documents of 1,024: 50 minutes of one core", (Arm(context=1024),), main_structures_of
+    ),
+    "alone": InContextPreset(
+        "the same in both blocks, documents of 256: 40 minutes of one core", (Arm(first=None),), main_structures_of
+    ),
+    "tables": InContextPreset(
+        "six structures, five seeds, chains on 4 and 8 tokens, of which a state can hold more: an hour of one core",
+        (Arm(k=4), Arm(k=8)),
+        lambda _: _EVERY_CLASS,
+    ),
+    "rates": InContextPreset(
+        "learning rates from 0.0025 to 0.02 on a seed of their own: an hour of one core",
+        tuple(Arm(learning_rate=rate) for rate in _SWEEP),
+        seeds=1,
+        first_seed=_CHOSEN_ON,
+    ),
+}
+_TOGETHER = ("full", "steps2000", "steps8000", "context512", "context1024", "alone", "tables")
+PRESETS["all"] = InContextPreset(f"{', '.join(_TOGETHER)}: side by side", (), together=_TOGETHER)
 
 
 def cells(
@@ -128,14 +157,19 @@ def cells(
     """Every run, seed by seed, so that a study that is stopped has complete comparisons."""
     size = preset_of(preset)
     first = size.first_seed if first_seed is None else first_seed
-    return [
+    own = [
         Cell(f"{Markov.name} {arm.name}", str(pattern(structure)), seed,
              run_config(arm, structure, seed).changed(changes),
              folder_of(out / "runs" / slug(arm.name), structure) / f"seed{seed}")
         for arm in size.arms
         for seed in range(first, first + (seeds or size.seeds))
-        for structure in structures or size.structures or structures_of(arm.context)
+        for structure in structures or size.structures(arm.context)
     ]  # fmt: skip
+    others = (
+        cells(name, out, structures=structures, seeds=seeds, first_seed=first_seed, changes=changes)
+        for name in size.together
+    )
+    return [*own, *chain.from_iterable(others)]
 
 
 def preset_of(name: str) -> InContextPreset:
@@ -155,7 +189,7 @@ def run_config(arm: Arm, structure: str, seed: int) -> RunConfig:
         _TRAIN, steps=arm.steps, batch=max(_TOKENS_PER_STEP // arm.context, 1), learning_rate=rate, seed=seed,
         eval_every=max(arm.steps // 10, 1), checkpoint_every=100,
     )  # fmt: skip
-    return RunConfig(_matched(spelling, arm.first), Markov(context=arm.context), train)
+    return RunConfig(_matched(spelling, arm.first, arm.k), Markov(k=arm.k, context=arm.context), train)
 
 
 def rate_of(structure: str) -> float:
@@ -172,11 +206,11 @@ def _size(structure: str) -> int:
 
 
 @lru_cache(maxsize=256)
-def _matched(structure: str, first: str | None) -> ModelConfig:
-    largest, own = (_config(name, first) for name in (_LARGEST, structure))
+def _matched(structure: str, first: str | None, k: int) -> ModelConfig:
+    largest, own = (_config(name, first, k) for name in (_LARGEST, structure))
     return own.model if structure == _LARGEST else with_parameters_of(own, largest).model
 
 
-def _config(structure: str, first: str | None) -> RunConfig:
-    model = dataclasses.replace(_MODEL, pattern=structure if first is None else (first, structure))
-    return RunConfig(model, Markov(), _TRAIN)
+def _config(structure: str, first: str | None, k: int) -> RunConfig:
+    model = dataclasses.replace(_MODEL, vocab_size=k, pattern=structure if first is None else (first, structure))
+    return RunConfig(model, Markov(k=k), _TRAIN)

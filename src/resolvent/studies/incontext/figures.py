@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from resolvent.analysis.figures.palette import GRID
 from resolvent.analysis.figures.palette import INK as _INK
 from resolvent.analysis.figures.palette import PALE as _PALE
 from resolvent.studies.grade import mean
-from resolvent.studies.incontext.results import InContextResult, ReaderResult, Setting, readers
+from resolvent.studies.incontext.results import InContextResult, ReaderResult, Setting, readers, shares
 from resolvent.studies.incontext.theory import reach_lines
 from resolvent.studies.language.figures import color_of, place_labels
 from resolvent.tasks.markov import ORACLE, PAST
@@ -175,6 +177,45 @@ def _budgets(groups: Groups) -> dict[str, dict[str, list[tuple[int, list[float]]
                 lines.setdefault(result.role, []).append((getattr(setting, field), result.excesses))
         made[name] = {role: points for role, points in lines.items() if len(points) > 1}
     return made
+
+
+def share_figure(groups: Groups) -> Figure:
+    """How far structures go from first order to attention, by the tokens of a chain; bars from least to most."""
+    from matplotlib.figure import Figure
+
+    from resolvent.analysis.figures.labels import end_labels
+
+    figure = Figure(figsize=(7.5, 4.6), layout="constrained")
+    axes, ends = figure.subplots(), []
+    every = {result.structure: result for group in _by_k(groups).values() for result in group}
+    for structure, any_result in every.items():
+        values = [(k, 100 * np.array(way)) for k, group in _by_k(groups).items() for result in group
+                  if result.structure == structure and (way := shares(result, group))]  # fmt: skip
+        if len(values) > 1:
+            color, middles = color_of(any_result, list(every.values())), [way.mean() for _, way in values]
+            spread = [[m - way.min() for m, (_, way) in zip(middles, values, strict=True)],
+                      [way.max() - m for m, (_, way) in zip(middles, values, strict=True)]]  # fmt: skip
+            axes.errorbar([k for k, _ in values], middles, spread, color=color, marker=".", lw=1.6, capsize=2,
+                          ls="--" if _is_small(any_result) else "-")  # fmt: skip
+            ends.append((values[-1][0], float(middles[-1]), structure, color))
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(list(_by_k(groups)), [f"{k} ({k * k} pairs)" for k in _by_k(groups)])
+    axes.xaxis.minorticks_off()
+    axes.set_ylabel("% of the way from first order to attention", fontsize=9)
+    _style(axes, "tokens of a chain, and pairs of them to count")
+    end_labels(axes, ends, size=8)
+    return figure
+
+
+def _by_k(groups: Groups) -> dict[int, Sequence[InContextResult]]:
+    """By the tokens of a chain, in order; everything else as in the first setting."""
+    base = next(iter(groups))
+    return {setting.k: groups[setting] for setting in sorted(groups) if setting._replace(k=base.k) == base}
+
+
+def varies_in_k(groups: Groups) -> bool:
+    """Whether there is something to draw by the tokens of a chain."""
+    return len(_by_k(groups)) > 1
 
 
 def varies(groups: Groups) -> bool:

@@ -13,6 +13,7 @@ from resolvent.analysis.congestion import Congestion, congestion
 from resolvent.errors import SettingError, shortened
 from resolvent.patterns import Pattern, as_pattern
 from resolvent.studies.grade import mean
+from resolvent.studies.incontext.cells import K
 from resolvent.studies.table1.table import structure_of
 from resolvent.tasks import Markov
 from resolvent.train.evaluations import DocumentEvaluation
@@ -27,9 +28,11 @@ class Setting(NamedTuple):
     context: int
     steps: int
     alone: bool
+    k: int = K
 
     def __str__(self) -> str:
-        return f"{self.context:,} tokens, {self.steps:,} steps" + (", no local:2" if self.alone else "")
+        others = (", no local:2" if self.alone else "") + (f", k = {self.k}" if self.k != K else "")
+        return f"{self.context:,} tokens, {self.steps:,} steps{others}"
 
 
 @dataclass(frozen=True)
@@ -168,11 +171,11 @@ def results(records: Sequence[Record]) -> dict[Setting, list[InContextResult]]:
     chains = set()
     for record in records:
         setting = setting_of(record)
-        chains.add((_task(record).k, _task(record).alpha, _task(record).order, _task(record).hidden))
+        chains.add((_task(record).alpha, _task(record).order, _task(record).hidden))
         grouped.setdefault(setting, {}).setdefault(str(as_pattern(structure_of(record))), []).append(record)
     if len(chains) > 1:
         raise SettingError(
-            f"losses on different chains cannot be compared: expected one k, alpha, order and hidden in all records, "
+            f"losses on different chains cannot be compared: expected one alpha, order and hidden in all records, "
             f"got {', '.join(map(str, sorted(chains)))}."
         )
     made = {}
@@ -234,7 +237,7 @@ def shares(result: InContextResult, group: Sequence[InContextResult]) -> list[fl
 def setting_of(record: Record) -> Setting:
     pattern = record.config.model.pattern
     alone = not isinstance(pattern, tuple) or len(set(pattern)) == 1
-    return Setting(_task(record).context, record.config.train.steps, alone)
+    return Setting(_task(record).context, record.config.train.steps, alone, _task(record).k)
 
 
 def evaluation_of(record: Record) -> DocumentEvaluation:

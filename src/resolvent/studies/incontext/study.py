@@ -19,6 +19,7 @@ _POSITION = (
     "Lines that go on falling make use of more of the past; the solid black one is the best that counting can do."
 )
 _BUDGET = "Distance from the best possible: what flattens has learned what it can, what falls has not."
+_TABLES = "The fewer pairs there are to count, the farther structures come that read few positions."
 _REACH = "In color the model, dashed readers that count what comes within so many hops: below one, it needs more hops."
 
 
@@ -45,7 +46,7 @@ class InContextStudy(Study):
             return StudyReport((rates,), rates, caption, caption, Claims("", "", ()), (), (rates.head, rates.rows))
         groups = results(records)
         first, notes = next(iter(groups.values())), table.notes(groups, records)
-        several = [table.by_setting(groups)] if len(groups) > 1 else []
+        several = [table.by_setting(groups), table.shares_by_setting(groups)] if len(groups) > 1 else []
         positions = [table.by_position(group, setting if several else None) for setting, group in groups.items()]
         beside = (theory.reach_table(first), theory.spectrum_table(first), theory.fit_table(groups))
         drawn = [
@@ -54,13 +55,15 @@ class InContextStudy(Study):
         ]
         if figures.varies(groups):
             drawn.append(StudyFigure("loss by budget", partial(figures.budget_figure, groups), True, _BUDGET))
+        if figures.varies_in_k(groups):
+            drawn.append(StudyFigure("what fits a state", partial(figures.share_figure, groups), True, _TABLES))
         if theory.reach_lines(first[0]):
             drawn.append(
                 StudyFigure("loss by position, and reach", partial(figures.reach_figure, first), caption=_REACH)
             )
         return StudyReport(
-            tables=(table.table(first), *several, *positions, *(made for made in beside if made is not None)),
-            brief=several[0] if several else table.brief(first),
+            tables=(table.table(first), *filter(None, (*several, *positions, *beside))),
+            brief=table.by_setting(groups) if several else table.brief(first),
             captions=notes[:2],
             notes=(*notes, theory.NOTE),
             claims=claims.graded(groups),

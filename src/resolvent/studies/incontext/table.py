@@ -76,6 +76,20 @@ def by_setting(groups: Groups) -> TextTable:
     return TextTable(("nats above the floor", "reads", "cache", *map(str, groups)), tuple(rows))
 
 
+def shares_by_setting(groups: Groups) -> TextTable | None:
+    """How far structures go from first order to attention at each budget; None where neither was run."""
+    roles = dict.fromkeys(result.role for group in groups.values() for result in group)
+    rows = []
+    for role in roles:
+        cells = [
+            next((percent(shares(result, group)) for result in group if result.role == role), "–")
+            for group in groups.values()
+        ]
+        rows.append((role, *cells))
+    known = any(cell != "–" for _, *cells in rows for cell in cells)
+    return TextTable(("share of the way", *map(str, groups)), tuple(rows)) if known else None
+
+
 def by_rate(records: Sequence[Record]) -> TextTable | None:
     """The loss at each learning rate, if a structure was trained with several; the least is marked."""
     losses: dict[str, dict[float, list[float]]] = {}
@@ -121,19 +135,20 @@ def notes(groups: Groups, records: Sequence[Record]) -> tuple[str, ...]:
 
 def spreadsheet(groups: Groups) -> tuple[tuple[str, ...], tuple[tuple[Number, ...], ...]]:
     """A row for each budget, structure and seed, and for each reader."""
-    head = ("structure", "context", "steps", "alone", "seed", "learning_rate", "parameters", "reads", "cache_slots",
-            "max_hops", "mixing_madds_per_token", "loss", "above_floor", "above_floor_error", "perplexity")  # fmt: skip
+    head = ("structure", "context", "steps", "alone", "k", "seed", "learning_rate", "parameters", "reads",
+            "cache_slots", "max_hops", "mixing_madds_per_token", "loss", "above_floor",
+            "above_floor_error", "perplexity")  # fmt: skip
     rows: list[tuple[Number, ...]] = []
     for setting, group in groups.items():
         for result in group:
             t = result.theory
             hops = "inf" if math.isinf(t.max_hops) else t.max_hops
             for record, each in zip(result.records, result.evaluations, strict=True):
-                rows.append((result.structure, *setting[:2], int(setting.alone), record.seed, result.learning_rate,
+                rows.append((result.structure, *map(int, setting), record.seed, result.learning_rate,
                              result.parameters, t.reads, t.cache_slots, hops, t.madds, each.loss, each.excess,
                              each.excess_error, each.perplexity))  # fmt: skip
         for reader in readers(group):
-            rows.append((title_of(reader.name), *setting[:2], int(setting.alone), *[""] * 7, reader.loss, "", "",
+            rows.append((title_of(reader.name), *map(int, setting), *[""] * 7, reader.loss, "", "",
                          perplexity(reader.loss)))  # fmt: skip
     return head, tuple(rows)
 

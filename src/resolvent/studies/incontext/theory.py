@@ -153,8 +153,11 @@ _SETS: tuple[tuple[str, ...], ...] = (
 
 
 def fits(groups: Groups) -> list[Fit]:
-    """Of each set of predictors; a budget's mean is taken out of everything first. Empty if structures are few."""
-    runs = [result for group in groups.values() for result in group]
+    """Of each set of predictors; a budget's mean is taken out of everything first. Empty if structures are few.
+
+    Chains on other numbers of tokens than the first have losses of another size, and are left out.
+    """
+    runs = [result for setting, group in groups.items() for result in group if setting.k == next(iter(groups)).k]
     structures = [result.role for result in runs]
     if len(set(structures)) < _FEWEST:
         return []
