@@ -16,7 +16,7 @@ from resolvent.cli import app
 from resolvent.model import LanguageModel
 from resolvent.patterns import PAPER_STRUCTURES
 from resolvent.studies.grid import Cell
-from resolvent.studies.language import lengths
+from resolvent.studies.language import lengths, table
 from resolvent.studies.language.lengths import LengthPlan
 from resolvent.studies.language.presets import PRESETS, run_config
 from resolvent.studies.language.study import TextStudy
@@ -367,6 +367,14 @@ def test_records_made_elsewhere_bring_their_measurements(study: str, corpus: str
     for one, other in zip(again["records"], made["records"], strict=True):
         assert one["lengths"] == other["lengths"]
     assert not list(tmp_path.rglob("model"))
+
+
+@pytest.mark.parametrize(("number", "count", "size"), [
+    (999, "999", "999 B"), (1000, "1k", "0.977 KiB"), (2048, "2.05k", "2 KiB"), (999_600, "1M", "976 KiB"),
+    (1023 * 1024, "1.05M", "0.999 MiB"), (2**21, "2.1M", "2 MiB"), (2**30, "1.07G", "1 GiB"),
+])  # fmt: skip
+def test_numbers_have_three_digits_and_a_unit(number: int, count: str, size: str) -> None:
+    assert (table._count(number), table._bytes(number)) == (count, size)
 
 
 def test_a_text_too_short_for_the_context(corpus: str, out: Path) -> None:

@@ -75,14 +75,14 @@ def spread(values: Sequence[float], digits: int) -> str:
 
 def _count(number: float) -> str:
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
+        if number >= 0.9995 * size:  # of the next smaller unit there would be 1e+03
             return f"{number / size:.3g}{unit}"
     return f"{number:.0f}"
 
 
 def _bytes(number: float) -> str:
     for size, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if number >= size:
+        if number >= 999.5 / 1024 * size:
             return f"{number / size:.3g} {unit}"
     return f"{number:.0f} B"
 
