@@ -178,7 +178,7 @@ def test_chains_on_fewer_tokens_have_a_column_and_no_part_in_the_fit() -> None:
     assert share["first-order"] == ("0 %",) * 3
     assert share["attention"] == ("100 %",) * 3
     assert share["quadratic"] == ("65 %",) * 3
-    (figure,) = (each for each in report.figures if each.title == "what fits a state")
+    (figure,) = (each for each in report.figures if each.title == "share of the way by k")
     assert [label.get_text() for label in figure.draw().axes[0].get_xticklabels()] == ["4 (16 pairs)", "16 (256 pairs)"]
     assert theory.fits(groups) == theory.fits(results(records(Arm(), seeds=1)))
     assert own[-1].config.model.vocab_size == own[-1].config.task.vocab_size == 4

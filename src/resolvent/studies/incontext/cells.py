@@ -130,7 +130,7 @@ PRESETS: dict[str, InContextPreset] = {
         "the same in both blocks, documents of 256: 40 minutes of one core", (Arm(first=None),), main_structures_of
     ),
     "tables": InContextPreset(
-        "six structures, five seeds, chains on 4 and 8 tokens, of which a state can hold more: an hour of one core",
+        "six structures, five seeds, chains on 4 and 8 tokens instead of 16: an hour of one core",
         (Arm(k=4), Arm(k=8)),
         lambda _: _EVERY_CLASS,
     ),

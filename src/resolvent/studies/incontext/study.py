@@ -19,7 +19,7 @@ _POSITION = (
     "Lines that go on falling make use of more of the past; the solid black one is the best that counting can do."
 )
 _BUDGET = "Distance from the best possible: what flattens has learned what it can, what falls has not."
-_TABLES = "The fewer pairs there are to count, the farther structures come that read few positions."
+_TABLES = "Lines that fall to the right go less of the way to attention where there are more pairs to count."
 _REACH = "In color the model, dashed readers that count what comes within so many hops: below one, it needs more hops."
 
 
@@ -56,7 +56,7 @@ class InContextStudy(Study):
         if figures.varies(groups):
             drawn.append(StudyFigure("loss by budget", partial(figures.budget_figure, groups), True, _BUDGET))
         if figures.varies_in_k(groups):
-            drawn.append(StudyFigure("what fits a state", partial(figures.share_figure, groups), True, _TABLES))
+            drawn.append(StudyFigure("share of the way by k", partial(figures.share_figure, groups), True, _TABLES))
         if theory.reach_lines(first[0]):
             drawn.append(
                 StudyFigure("loss by position, and reach", partial(figures.reach_figure, first), caption=_REACH)

@@ -65,7 +65,7 @@ PRESETS: dict[str, TextPreset] = {
         512,
     ),
     "python": TextPreset(
-        "contexts of 1,024 and 50 million tokens; six structures in about two hours of two cores",
+        "contexts of 1,024 and 50 million tokens; six structures in two to three hours of two cores",
         ModelConfig(layers=2, dim=64, heads=2),
         dataclasses.replace(
             _TRAIN, steps=6144, warmup=307, batch=8, eval_every=256, eval_batches=4, checkpoint_every=128
