@@ -159,6 +159,11 @@ def test_several_budgets_side_by_side() -> None:
     assert rows["dense"][1:4] == ("O(n)", "O(n)", "0.100")
     assert report.tables[2].head == ("share of the way", *head[3:])
     assert [table.head[0] for table in report.tables[3:7]] == [f"loss by position, {name}" for name in head[3:]]
+    reach, _, feedback = report.tables[7:10]
+    assert reach.head[1:4] == ("loss, 500 steps", "loss, 2,000 steps", "reader within 1 hop")
+    assert next(row[1:3] for row in reach.rows if row[0] == "quadratic") == ("2.000", "1.990")
+    assert feedback.head == ("mean feedback steps of T", *head[3:])
+    assert {row[1:] for row in feedback.rows} == {("0.70", "0.70", "0.70", "0.70"), ("–", "–", "0.70", "–")}
     grades = {comparison: each for _, comparison, each in report.claims.rows}
     assert grades["quadratic < exponential"] == ["supported"] * 4
     assert grades["binomial:15,lazy < quadratic+cache"] == ["supported"] * 4  # binomial:22 in documents of 512

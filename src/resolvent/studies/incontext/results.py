@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -190,6 +190,12 @@ def results(records: Sequence[Record]) -> dict[Setting, list[InContextResult]]:
             for structure, runs in structures.items()
         ]
     return made
+
+
+def by_role(groups: Mapping[Setting, Sequence[InContextResult]]) -> dict[str, list[InContextResult | None]]:
+    """Of each role the result at every budget; None where it was not run."""
+    roles = dict.fromkeys(result.role for group in groups.values() for result in group)
+    return {role: [next((r for r in group if r.role == role), None) for group in groups.values()] for role in roles}
 
 
 def _check_measured_alike(setting: Setting, runs: Sequence[Record], first: Record) -> None:

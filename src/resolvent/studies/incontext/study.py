@@ -48,7 +48,8 @@ class InContextStudy(Study):
         first, notes = next(iter(groups.values())), table.notes(groups, records)
         several = [table.by_setting(groups), table.shares_by_setting(groups)] if len(groups) > 1 else []
         positions = [table.by_position(group, setting if several else None) for setting, group in groups.items()]
-        beside = (theory.reach_table(first), theory.spectrum_table(first), theory.fit_table(groups))
+        beside = (theory.reach_table(groups), theory.spectrum_table(first), theory.feedback_by_setting(groups),
+                  theory.fit_table(groups))  # fmt: skip
         drawn = [
             StudyFigure("perplexity against complexity", partial(figures.complexity_figure, first), True, _COMPLEXITY),
             StudyFigure("loss by position", partial(figures.position_figure, first), True, _POSITION),
@@ -58,9 +59,7 @@ class InContextStudy(Study):
         if figures.varies_in_k(groups):
             drawn.append(StudyFigure("share of the way by k", partial(figures.share_figure, groups), True, _TABLES))
         if theory.reach_lines(first[0]):
-            drawn.append(
-                StudyFigure("loss by position, and reach", partial(figures.reach_figure, first), caption=_REACH)
-            )
+            drawn.append(StudyFigure("loss by position, and reach", partial(figures.reach_figure, first), True, _REACH))
         return StudyReport(
             tables=(table.table(first), *filter(None, (*several, *positions, *beside))),
             brief=table.by_setting(groups) if several else table.brief(first),

@@ -11,6 +11,7 @@ from resolvent.studies.incontext.results import (
     InContextResult,
     ReaderResult,
     Setting,
+    by_role,
     evaluation_of,
     readers,
     shares,
@@ -63,13 +64,10 @@ def by_position(group: Sequence[InContextResult], setting: Setting | None = None
 
 def by_setting(groups: Groups) -> TextTable:
     """Nats above the floor at each budget, beside how the reads and the cache of a structure grow."""
-    roles = dict.fromkeys(result.role for group in groups.values() for result in group)
     rows = []
-    for role in roles:
-        by_budget = {s: next((each for each in group if each.role == role), None) for s, group in groups.items()}
-        laws = next(each for each in by_budget.values() if each is not None).growth
-        cells = ("–" if each is None else spread(each.excesses, 3) for each in by_budget.values())
-        rows.append((role, *laws, *cells))
+    for role, by_budget in by_role(groups).items():
+        laws = next(each for each in by_budget if each is not None).growth
+        rows.append((role, *laws, *("–" if each is None else spread(each.excesses, 3) for each in by_budget)))
     floors = {s: {reader.name: reader.loss for reader in readers(group)} for s, group in groups.items()}
     past = [floors[s][group[0].evaluations[0].floor] for s, group in groups.items()]
     rows.append(("the floor itself", "", "", *map(_nats, past)))
@@ -78,14 +76,10 @@ def by_setting(groups: Groups) -> TextTable:
 
 def shares_by_setting(groups: Groups) -> TextTable | None:
     """How far structures go from first order to attention at each budget; None where neither was run."""
-    roles = dict.fromkeys(result.role for group in groups.values() for result in group)
-    rows = []
-    for role in roles:
-        cells = [
-            next((percent(shares(result, group)) for result in group if result.role == role), "–")
-            for group in groups.values()
-        ]
-        rows.append((role, *cells))
+    rows = [
+        (role, *("–" if each is None else percent(shares(each, groups[each.setting])) for each in by_budget))
+        for role, by_budget in by_role(groups).items()
+    ]
     known = any(cell != "–" for _, *cells in rows for cell in cells)
     return TextTable(("share of the way", *map(str, groups)), tuple(rows)) if known else None
 

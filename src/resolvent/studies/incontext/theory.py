@@ -13,7 +13,7 @@ import numpy.typing as npt
 from resolvent.analysis import hop_matrix
 from resolvent.batch import Tokens
 from resolvent.studies.grade import mean
-from resolvent.studies.incontext.results import InContextResult, Setting
+from resolvent.studies.incontext.results import InContextResult, Setting, by_role
 from resolvent.studies.study import TextTable
 from resolvent.tasks import Markov
 from resolvent.tasks.synthetic import HELD_OUT, stream
@@ -77,12 +77,17 @@ def reach_lines(result: InContextResult) -> dict[int, list[float]]:
     return lines
 
 
-def reach_table(group: Sequence[InContextResult]) -> TextTable | None:
-    """The loss of each structure beside that of readers within 1, 2 and 4 hops, and how much of the past these see."""
-    if not reach_lines(group[0]):
+def reach_table(groups: Groups) -> TextTable | None:
+    """The loss of each structure beside that of readers within 1, 2 and 4 hops, and how much of the past these see.
+
+    Of the first budget, and of others that differ from it in steps alone.
+    """
+    base, first = next(iter(groups.items()))
+    if not reach_lines(first[0]):
         return None
+    longer = [s for s in groups if s._replace(steps=base.steps) == base]
     rows = []
-    for result in group:
+    for result in first:
         task = result.records[0].config.task
         assert isinstance(task, Markov)
         matrix = hop_matrix(result.structure, task.context)
@@ -90,8 +95,11 @@ def reach_table(group: Sequence[InContextResult]) -> TextTable | None:
         seen = [((matrix > 0) & (matrix <= hops)).sum() / pairs for hops in REACHES]
         nats = [mean(reach_reader(result.structure, hops, task)) for hops in REACHES]
         cells = [f"{loss:.3f} ({100 * share:.0f} %)" for loss, share in zip(nats, seen, strict=True)]
-        rows.append((result.structure, f"{mean(result.losses):.3f}", *cells))
-    head = ("structure", "loss", *(f"reader within {hops} hop{'s' * (hops > 1)}" for hops in REACHES))
+        losses = [next((mean(r.losses) for r in groups[s] if r.structure == result.structure), None) for s in longer]
+        trained = ["–" if loss is None else f"{loss:.3f}" for loss in losses]
+        rows.append((result.structure, *trained, *cells))
+    names = [f"loss, {s.steps:,} steps" for s in longer] if len(longer) > 1 else ["loss"]
+    head = ("structure", *names, *(f"reader within {hops} hop{'s' * (hops > 1)}" for hops in REACHES))
     return TextTable(head, tuple(rows))
 
 
@@ -102,13 +110,10 @@ def spectrum_table(group: Sequence[InContextResult]) -> TextTable | None:
     """The share of T by how often it was fed back, mean over heads, tokens and seeds; None if it was not measured."""
     rows = []
     for result in group:
-        spectra = [each.hop_spectrum for each in result.evaluations if each.hop_spectrum]
-        if not spectra:
-            continue
-        share = np.mean(spectra, 0)
-        cells = [float(share[first : None if last is None else last + 1].sum()) for first, last in _SPECTRUM]
-        average = float(share @ np.arange(len(share)))
-        rows.append((result.structure, *(f"{100 * cell:.1f}" for cell in cells), f"{average:.2f}"))
+        share = _spectrum(result)
+        if share is not None:
+            cells = [float(share[first : None if last is None else last + 1].sum()) for first, last in _SPECTRUM]
+            rows.append((result.structure, *(f"{100 * cell:.1f}" for cell in cells), f"{_mean_steps(share):.2f}"))
     if not rows:
         return None
     names = [
@@ -116,6 +121,27 @@ def spectrum_table(group: Sequence[InContextResult]) -> TextTable | None:
         for first, last in _SPECTRUM
     ]
     return TextTable(("% of T by feedback steps", *names, "mean"), tuple(rows))
+
+
+def feedback_by_setting(groups: Groups) -> TextTable | None:
+    """The mean number of feedback steps at each budget; None if there is one budget, or nothing was measured."""
+    rows = []
+    for role, by_budget in by_role(groups).items():
+        spectra = [None if each is None else _spectrum(each) for each in by_budget]
+        rows.append((role, *("–" if share is None else f"{_mean_steps(share):.2f}" for share in spectra)))
+    measured = any(cell != "–" for _, *cells in rows for cell in cells)
+    head = ("mean feedback steps of T", *map(str, groups))
+    return TextTable(head, tuple(rows)) if measured and len(groups) > 1 else None
+
+
+def _spectrum(result: InContextResult) -> Floats | None:
+    """The share of T by feedback steps, mean over seeds."""
+    spectra = [each.hop_spectrum for each in result.evaluations if each.hop_spectrum]
+    return np.asarray(np.mean(spectra, 0)) if spectra else None
+
+
+def _mean_steps(share: Floats) -> float:
+    return float(share @ np.arange(len(share)))
 
 
 # What predicts the loss
