@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from resolvent.patterns import as_pattern
 from resolvent.studies.incontext.results import InContextResult, Setting
-from resolvent.studies.language.claims import Compared, Curve, Most, rules
+from resolvent.studies.language.claims import BAND, Compared, Curve, Most, rules
 from resolvent.studies.study import Claims, Graded
 
 Comparison = Compared | Curve | Most
@@ -29,6 +29,7 @@ PAPER: tuple[Comparison, ...] = (
       for pair in _CACHE for name in pair),
     Curve("§5.3: the points trace a clear speed-accuracy Pareto curve",
           (("first-order",), *_CACHE, ("attention", "dense"))),
+    *BAND,
 )  # fmt: skip
 
 
