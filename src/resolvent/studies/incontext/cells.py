@@ -103,7 +103,7 @@ class InContextPreset:
 
 PRESETS: dict[str, InContextPreset] = {
     "quick": InContextPreset(
-        "nine structures and a binomial one, two seeds, 500 steps: 10 minutes on two cores",
+        "nine structures and a binomial one, two seeds, 500 steps: 12 minutes on two cores",
         (Arm(),),
         lambda _: (*PAPER_STRUCTURES, "binomial:15,lazy"),
         seeds=2,
