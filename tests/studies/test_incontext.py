@@ -157,6 +157,8 @@ def test_several_budgets_side_by_side() -> None:
                         "256 tokens, 500 steps, no local:2") == report.claims.settings  # fmt: skip
     assert rows["binomial lazy, cache of quadratic+cache"][1:] == ("O(√n)", "O(√n)", "0.670", "0.660", "0.720", "0.670")
     assert rows["dense"][1:4] == ("O(n)", "O(n)", "0.100")
+    assert rows["order:8"][1:4] == ("O(1)", "O(1)", "0.890")  # though exponential+cache has eight slots here
+    assert rows["order, cache of exponential+cache"][3:] == ("–", "–", "0.750", "–")  # order:9, in documents of 512
     assert report.tables[2].head == ("share of the way", *head[3:])
     assert [table.head[0] for table in report.tables[3:7]] == [f"loss by position, {name}" for name in head[3:]]
     reach, _, feedback = report.tables[7:10]

@@ -154,6 +154,7 @@ def budget_figure(groups: Groups) -> Figure:
         sizes = sorted({x for points in lines.values() for x, _ in points})
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set_xticks(sizes, [f"{x:,}" for x in sizes])
         axes.xaxis.minorticks_off()
         _style(axes, name)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from resolvent.analysis import cost, growth, hops
 from resolvent.analysis.congestion import Congestion, congestion
 from resolvent.errors import SettingError, shortened
-from resolvent.patterns import Pattern, as_pattern
+from resolvent.patterns import PAPER_STRUCTURES, Pattern, as_pattern
 from resolvent.studies.grade import mean
 from resolvent.studies.incontext.cells import K
 from resolvent.studies.table1.table import structure_of
@@ -88,10 +88,13 @@ class InContextResult:
 
     @property
     def role(self) -> str:
-        """Its name, or that of what it is beside a cache-efficient one: the same at every length."""
+        """Its name, or that of what it is beside a cache-efficient one: the same at every length.
+
+        The paper's own are themselves: order:8 is a band of eight, also where another has eight slots.
+        """
         family, _, arguments = self.structure.partition(":")
         size, _, lazy = arguments.partition(",")
-        if family not in ("binomial", "order"):
+        if self.structure in PAPER_STRUCTURES or family not in ("binomial", "order"):
             return self.structure
         same = [name for name in _CACHED if as_pattern(name).slots(self.setting.context) == int(size)]
         return f"{family}{' ' + lazy if lazy else ''}, cache of {same[0]}" if same else self.structure
