@@ -33,8 +33,9 @@ NOTE = (
     "knows the pair that ends with it (in brackets, the share of the past within them); it bounds no model, but says "
     "what could be gathered so. The share of T by feedback steps is that of the last layer after training. Fits are "
     "least squares over structures, means over seeds, with an intercept for each budget; pairs without a path count as "
-    "n hops, copies without one as a congestion of n. The last column leaves out one structure at a time: a fit that "
-    "does not beat the first row there predicts nothing. Parameters are equal by design, so they cannot predict."
+    "n hops, copies without one as a congestion of n. Standard errors take a structure at several budgets for "
+    "independent points, which they are not. The last column leaves out one structure at a time, at all budgets: a fit "
+    "that does not beat the first row there predicts nothing. Parameters are equal by design, so they cannot predict."
 )
 
 # What can be counted within h hops
