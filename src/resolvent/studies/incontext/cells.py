@@ -119,15 +119,15 @@ PRESETS: dict[str, InContextPreset] = {
         "five structures, two seeds, 8,000 steps: 3 hours of one core", (Arm(8000),), lambda _: _FEW, seeds=2
     ),
     "context512": InContextPreset(
-        "eight structures, five seeds, documents of 512: 40 minutes of one core",
-        (Arm(context=512),),
-        main_structures_of,
+        "the same, documents of 512: two hours of one core", (Arm(2000, context=512),), main_structures_of
     ),
-    "context1024": InContextPreset(
-        "the same, documents of 1,024: 50 minutes of one core", (Arm(context=1024),), main_structures_of
+    "context1024": InContextPreset(  # after 500 steps attention is still on the plateau there (docs/log.md)
+        "the same, documents of 1,024: 2.4 hours of one core", (Arm(2000, context=1024),), main_structures_of
     ),
     "alone": InContextPreset(
-        "the same in both blocks, documents of 256: 40 minutes of one core", (Arm(first=None),), main_structures_of
+        "eight structures in both blocks, five seeds, 500 steps: 40 minutes of one core",
+        (Arm(first=None),),
+        main_structures_of,
     ),
     "tables": InContextPreset(
         "six structures, five seeds, chains on 4 and 8 tokens instead of 16: an hour of one core",
