@@ -15,6 +15,7 @@ from resolvent.studies import grid, incontext
 from resolvent.studies.incontext import theory
 from resolvent.studies.incontext.cells import RATES, Arm, rate_of, run_config, structures_of
 from resolvent.studies.incontext.cells import cells as incontext_cells
+from resolvent.studies.incontext.figures import budget_figure
 from resolvent.studies.incontext.results import results, shares
 from resolvent.studies.incontext.study import INCONTEXT
 from resolvent.studies.page import page
@@ -172,6 +173,15 @@ def test_several_budgets_side_by_side() -> None:
     assert "| 256 tokens, 500 steps, no local:2 |\n" in markdown(report)
     assert page(report, "x").count(">supported<") == sum(each.count("supported") for each in grades.values())
     assert len(report.figures[2].draw().axes) == 2
+
+
+def test_budgets_are_drawn_where_most_of_them_differ_in_one_thing_alone() -> None:
+    own = [*records(Arm(), seeds=2), *records(Arm(2000), Arm(2000, 512), Arm(2000, 1024), seeds=1)]
+    steps, tokens = budget_figure(results(own)).axes
+    assert (steps.get_xlabel(), tokens.get_xlabel()) == ("steps", "tokens of a document, 2,000 steps")
+    assert [len(axes.get_xticks()) for axes in (steps, tokens)] == [2, 3]
+    (*_, note) = INCONTEXT.report(own).notes[:3]
+    assert "Seeds 300, 301: 2 at 256 tokens, 500 steps; 1 at 256 tokens, 2,000 steps; 1 at 512 tokens" in note
 
 
 def test_chains_on_fewer_tokens_have_a_column_and_no_part_in_the_fit() -> None:

@@ -167,17 +167,24 @@ def budget_figure(groups: Groups) -> Figure:
 
 
 def _budgets(groups: Groups) -> dict[str, dict[str, list[tuple[int, list[float]]]]]:
-    """By what varies, and role: the budget and the excess of each seed; everything else as in the first setting."""
-    base = next(iter(groups))
+    """By what varies, and role: the budget and the excess of each seed."""
+    first = next(iter(groups))
     made: dict[str, dict[str, list[tuple[int, list[float]]]]] = {}
     for name, field in (("steps", "steps"), ("tokens of a document", "context")):
-        same = [s for s in groups if s._replace(**{field: getattr(base, field)}) == base]
+        same = _differing_in(field, groups)
         lines: dict[str, list[tuple[int, list[float]]]] = {}
-        for setting in sorted(same):
+        for setting in same:
             for result in groups[setting]:
                 lines.setdefault(result.role, []).append((getattr(setting, field), result.excesses))
-        made[name] = {role: points for role, points in lines.items() if len(points) > 1}
+        steps = "" if field == "steps" or same[0].steps == first.steps else f", {same[0].steps:,} steps"
+        made[name + steps] = {role: points for role, points in lines.items() if len(points) > 1}
     return made
+
+
+def _differing_in(field: str, groups: Groups) -> list[Setting]:
+    """The most settings that differ in this alone, in its order; those of the first setting where there is a choice."""
+    alike = ([s for s in sorted(groups) if s._replace(**{field: getattr(base, field)}) == base] for base in groups)
+    return max(alike, key=len)
 
 
 def share_figure(groups: Groups) -> Figure:

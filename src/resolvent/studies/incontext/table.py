@@ -122,9 +122,16 @@ def notes(groups: Groups, records: Sequence[Record]) -> tuple[str, ...]:
         "structure's layer.",
         f"Two blocks ({first}), dimension {config.model.dim}, {config.model.heads} heads; MLPs are as wide as gives "
         f"every structure the parameters of dense. {train.steps:,} steps of {train.batch} documents of "
-        f"{task.context:,} tokens (the first budget, where there are several). Seeds {', '.join(map(str, seeds))}. "
-        f"{provenance(records)}",
+        f"{task.context:,} tokens (the first budget, where there are several). Seeds {', '.join(map(str, seeds))}"
+        f"{_runs_of_each(groups)}. {provenance(records)}",
     )
+
+
+def _runs_of_each(groups: Groups) -> str:
+    """How many seeds there are at each budget, where these differ."""
+    most = {setting: max(len(result.records) for result in group) for setting, group in groups.items()}
+    counts = "; ".join(f"{number} at {setting}" for setting, number in most.items())
+    return f": {counts}" if len(set(most.values())) > 1 else ""
 
 
 def spreadsheet(groups: Groups) -> tuple[tuple[str, ...], tuple[tuple[Number, ...], ...]]:
