@@ -20,7 +20,7 @@ _POSITION = (
 )
 _BUDGET = "Distance from the best possible: what flattens has learned what it can, what falls has not."
 _TABLES = "Lines that fall to the right go less of the way to attention where there are more pairs to count."
-_REACH = "In color the model, dashed readers that count what comes within so many hops: below one, it needs more hops."
+_REACH = "In color the model; dashed, readers that count only what comes within so many hops."
 
 
 @final

@@ -35,7 +35,8 @@ NOTE = (
     "least squares over structures, means over seeds, with an intercept for each budget; pairs without a path count as "
     "n hops, copies without one as a congestion of n. Standard errors take a structure at several budgets for "
     "independent points, which they are not. The last column leaves out one structure at a time, at all budgets: a fit "
-    "that does not beat the first row there predicts nothing. Parameters are equal by design, so they cannot predict."
+    "that does not beat the first row there predicts nothing. Parameters are equal by design, but for a thousandth by "
+    "which widths of MLPs are rounded, so they cannot predict."
 )
 
 # What can be counted within h hops
@@ -175,7 +176,7 @@ _SETS: tuple[tuple[str, ...], ...] = (
     (),
     *((name,) for name in _PREDICTORS),
     ("log mean hops", "log congestion", "log reads"),
-    ("log multiply-adds", "log parameters"),
+    ("log multiply-adds", "log cache"),
 )
 
 
