@@ -71,12 +71,13 @@ def columns(variants: Sequence[Variant]) -> list[Column]:
     def change(v: Variant) -> str:
         return "" if v is first else f"{mean(v.perplexities) / mean(first.perplexities) - 1:+.1%}"
 
-    structures = [Column("structure", lambda v: v.structure)] if len({v.structure for v in variants}) > 1 else []
-    return [
-        *structures,
-        Column("rule", lambda v: v.rule),
-        Column("params", lambda v: f"{v.parameters:,}"),
-        Column("cache", cache),
+    def rule(v: Variant) -> str:
+        return v.rule if v.structure == first.structure else f"{v.rule} ({v.structure})"
+
+    return [  # names of rules are long: few others fit a terminal beside them
+        Column("rule", rule),
+        Column("params", lambda v: f"{v.parameters:,}", brief=False),
+        Column("cache", cache, brief=False),
         Column("learning rate", lambda v: f"{v.learning_rate:g}", brief=False),
         Column("seeds", lambda v: str(len(v.runs)), brief=False),
         Column("ms per 1k tokens", lambda v: f"{v.milliseconds:.0f}", brief=False),
