@@ -233,6 +233,15 @@ def test_records_that_cannot_be_compared() -> None:
     assert shares(group[0], group) == []
 
 
+def test_there_is_no_share_of_the_way_where_attention_is_no_better() -> None:
+    def run(structure: str, loss: float) -> Record:
+        return record_of(config=run_config(Arm(first=None), structure, 300), evaluation=evaluation(loss))
+
+    own = [run("attention", 2.5), run("first-order", 2.4), run("quadratic", 2.3)]
+    (group,) = results(own).values()
+    assert shares(group[2], group) == []
+
+
 # Theory beside data
 
 

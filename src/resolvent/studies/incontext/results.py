@@ -231,14 +231,17 @@ def readers(group: Sequence[InContextResult]) -> list[ReaderResult]:
 
 
 def shares(result: InContextResult, group: Sequence[InContextResult]) -> list[float]:
-    """How far each seed goes from first order to attention with that seed, of the loss; empty if they were not run."""
+    """How far each seed goes from first order to attention with that seed, of the loss.
+
+    Empty if they were not run; without the seeds with which attention is no better, where there is no way to go.
+    """
     ends = {each.structure: dict(zip(_seeds(each), each.excesses, strict=True)) for each in group}
     if "first-order" not in ends or "attention" not in ends:
         return []
     made = []
     for seed, excess in zip(_seeds(result), result.excesses, strict=True):
         start, end = (ends[name].get(seed) for name in ("first-order", "attention"))
-        if start is not None and end is not None and start != end:
+        if start is not None and end is not None and start > end:
             made.append((start - excess) / (start - end))
     return made
 

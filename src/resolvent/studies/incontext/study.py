@@ -18,7 +18,10 @@ _COMPLEXITY = "Lower left is better; no reader of the past can be below the soli
 _POSITION = (
     "Lines that go on falling make use of more of the past; the solid black one is the best that counting can do."
 )
-_BUDGET = "Distance from the best possible: what flattens has learned what it can, what falls has not."
+_BUDGET = (
+    "Distance from the best possible: what falls with more steps is still learning, what rises with longer documents "
+    "misses more of the past."
+)
 _TABLES = "Lines that fall to the right go less of the way to attention where there are more pairs to count."
 _REACH = "In color the model; dashed, readers that count only what comes within so many hops."
 
