@@ -16,7 +16,7 @@ from resolvent.cli import app
 from resolvent.model import LanguageModel, ModelConfig
 from resolvent.report.figures import save
 from resolvent.studies import render
-from resolvent.studies.language import claims, positions
+from resolvent.studies.language import claims, mamba, positions
 from resolvent.studies.language.complexity import regime_of
 from resolvent.studies.language.figures import by_position, frontier, pareto_figure
 from resolvent.studies.language.variants import PAPER, Variant, variants
@@ -232,6 +232,15 @@ def test_which_factor_explains_the_gap() -> None:
         changed = record("first-order", perplexity, rule=f"{mamba},input=complement")
         assert graded("mamba", [ours, theirs, changed])[most] == grade
     assert graded("mamba", [ours, theirs])[most] == "not run"
+
+
+def test_a_rule_names_its_structure_where_that_is_another() -> None:
+    """In a terminal long names of rules stand beside what they come to, and nothing is cut off."""
+    longest = "mamba1:state=1,decay=0.5,input=complement,vectors=ones"
+    made = variants([record("first-order", 5.0), record("first-order", 5.1, rule=longest), record("order:4", 4.9)])
+    rule, *others = (column for column in mamba.columns(made) if column.brief)
+    assert [rule.cell(variant) for variant in made] == ["softmax", longest, "softmax (order:4)"]
+    assert [column.name for column in others] == ["perplexity", "change"]
 
 
 def test_sharing_and_normalization_grade_every_structure() -> None:

@@ -122,13 +122,13 @@ PRESETS: dict[str, InContextPreset] = {
     # Longer documents, and stacks that have to find the look-up by themselves: after 500 steps attention is still on
     # the plateau (docs/log.md).
     "context512": InContextPreset(
-        "the same, documents of 512: two hours of one core", (Arm(2000, context=512),), main_structures_of
+        "as steps2000, on documents of 512: two hours of one core", (Arm(2000, context=512),), main_structures_of
     ),
     "context1024": InContextPreset(
-        "the same, documents of 1,024: 2.4 hours of one core", (Arm(2000, context=1024),), main_structures_of
+        "as steps2000, on documents of 1,024: 2.4 hours of one core", (Arm(2000, context=1024),), main_structures_of
     ),
     "alone": InContextPreset(
-        "the same in both blocks, documents of 256: 2.2 hours of one core",
+        "as steps2000, with the structure in both blocks: 2.2 hours of one core",
         (Arm(2000, first=None),),
         main_structures_of,
     ),
