@@ -97,7 +97,8 @@ def test_readme_has_a_column_for_each_pattern() -> None:
     assert table[2][1:] == ["8.0", "4.0"]
     assert table[5][1:] == table[6][1:] == ["", "3.0 (6.0)"]  # the static cache, and the default one
     assert small.shape not in table[5][0]
-    assert text.startswith("A CPU (znver4), 2 threads")
+    assert text.startswith("Speedup on A CPU (znver4), 2 threads")
+    assert "Parameters of gpt2-125m: HF GPT-2, dynamic 124.0 M" in text
 
 
 def test_setup_says_what_and_where() -> None:

@@ -60,7 +60,8 @@ def test_what_records_show(tmp_path: Path) -> None:
     report = DESIGN.report(records)
     assert [row[0] for row in report.tables[0].rows] == labels
     assert report.tables[1].rows[0][:4] == ("copy", "congestion / channels", "19", "6")
-    assert report.tables[1].rows[1][:2] == ("copy", "mean hops")
+    assert report.tables[1].rows[1][:4] == ("copy", "congestion / channels, without the ends", "19", "6")
+    assert report.tables[1].rows[2][:2] == ("copy", "mean hops")
     assert any("Channels: 64, 128." in note for note in report.notes)
     assert report.claims.graded
     text = markdown(report)

@@ -273,6 +273,8 @@ def test_the_fit_finds_what_is_there() -> None:
     assert best.left_out < 1e-6 < fits[()].left_out
     assert fits["log parameters",].slopes[0][1] == math.inf  # equal for all
     assert theory.fits(results(made[:4])) == []
+    few = [record for record in made if record.config.model.pattern[-1] not in ("attention", "dense")]  # type: ignore[index]
+    assert theory.fits(results(made), ("attention", "dense")) == theory.fits(results(few)) != theory.fits(results(made))
 
 
 # From a run to its record

@@ -22,21 +22,25 @@ if TYPE_CHECKING:
 _BESIDE = 0.12  # doublings between structures with the same congestion
 
 
-Predictor = Literal["congestion / channels", "mean hops"]
+Predictor = Literal["congestion / channels", "mean hops", "congestion / channels, without the ends"]
 Fits = dict[tuple[str, Predictor], LineFit | None]  # by task, and by what accuracy is predicted from
 LOAD: Predictor = "congestion / channels"
 DISTANCE: Predictor = "mean hops"
+MIDDLE: Predictor = "congestion / channels, without the ends"
+_ENDS = (2, 6)  # the least and the most congestion of what is not at an end: beyond are dense and orders 1 and 2
 
 
 def fits_of(every: Sequence[Trained]) -> Fits:
     tasks = dict.fromkeys(each.task for each in every)
-    return {(task, by): fit_line(_fit_points(every, task, by)) for task in tasks for by in (LOAD, DISTANCE)}
+    return {(task, by): fit_line(_fit_points(every, task, by)) for task in tasks for by in (LOAD, MIDDLE, DISTANCE)}
 
 
 def _fit_points(every: Sequence[Trained], task: str, by: Predictor) -> list[FitPoint]:
     finite = [each for each in every if each.task == task and math.isfinite(each.congestion.lower)]
+    if by == MIDDLE:
+        finite = [each for each in finite if _ENDS[0] <= each.congestion.lower <= _ENDS[1]]
     return [
-        FitPoint(each.label, each.load if by == LOAD else each.distance, score)
+        FitPoint(each.label, each.distance if by == DISTANCE else each.load, score)
         for each in finite
         for score in each.scores
     ]

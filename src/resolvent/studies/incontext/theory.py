@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -172,6 +172,7 @@ _PREDICTORS: dict[str, Callable[[InContextResult], float]] = {
     "log multiply-adds": lambda r: math.log(r.theory.madds),
     "log parameters": lambda r: math.log(r.parameters),
 }
+_READ_ALL = ("attention", "dense")
 _SETS: tuple[tuple[str, ...], ...] = (
     (),
     *((name,) for name in _PREDICTORS),
@@ -180,12 +181,14 @@ _SETS: tuple[tuple[str, ...], ...] = (
 )
 
 
-def fits(groups: Groups) -> list[Fit]:
+def fits(groups: Groups, without: Collection[str] = ()) -> list[Fit]:
     """Of each set of predictors; a budget's mean is taken out of everything first. Empty if structures are few.
 
-    Chains on other numbers of tokens than the first have losses of another size, and are left out.
+    Chains on other numbers of tokens than the first have losses of another size, and are left out; so are structures
+    named in `without`.
     """
-    runs = [result for setting, group in groups.items() for result in group if setting.k == next(iter(groups)).k]
+    first = next(iter(groups)).k
+    runs = [r for setting, group in groups.items() for r in group if setting.k == first and r.role not in without]
     structures = [result.role for result in runs]
     if len(set(structures)) < _FEWEST:
         return []
@@ -199,14 +202,15 @@ def fits(groups: Groups) -> list[Fit]:
 
 
 def fit_table(groups: Groups) -> TextTable | None:
-    """The fits with their errors."""
-    made = fits(groups)
+    """The fits with their errors: over all structures, and over those that do not read every position."""
+    made = [(fit, "") for fit in fits(groups)]
     if not made:
         return None
+    made += [(fit, " (without attention and dense)") for fit in fits(groups, _READ_ALL)]
     rows = []
-    for fit in made:
+    for fit, which in made:
         slopes = ", ".join("any" if math.isinf(error) else f"{slope:+.3f} ± {error:.3f}" for slope, error in fit.slopes)
-        name = " + ".join(fit.predictors) or "the budget's mean alone"
+        name = (" + ".join(fit.predictors) or "the budget's mean alone") + which
         rows.append((name, slopes or "–", f"{100 * fit.explained:.0f} %", f"{fit.left_out:.3f}"))
     head = ("predictors of nats above the floor", "slope ± standard error", "explained", "error on structures left out")
     return TextTable(head, tuple(rows))

@@ -98,20 +98,33 @@ def wait_policies(records: Sequence[BenchRecord]) -> str:
 
 
 def readme(records: Sequence[BenchRecord]) -> str:
-    """How many times as fast as the peers, at the greatest length and for the largest model: a column per pattern."""
+    """Speedups over the peers, at the greatest lengths and for the largest model: a column per pattern.
+
+    Of generation attention in the same engine has a column, too: what the engine brings is no merit of a pattern.
+    """
     rows: dict[str, dict[str, str]] = {}
     for kind in KINDS:
         for record in _largest(records, kind):
             workload, peer = _CHOSEN[kind]
             for each in PASSES.values() if kind == "operator" else [workload]:
                 for n in sorted(record.lengths(each))[-_LENGTHS.get(kind, 1) :]:
-                    ours = [m for m in record.at(each, n).values() if not m.peer and m.case != "attention"]
+                    own_attention = kind == "generate"
+                    ours = [m for m in record.at(each, n).values() if not m.peer]
+                    ours = [m for m in ours if own_attention or m.case != "attention"]
                     rows[_label(record, each, n)] = {m.case: _ratios(record, m, peer) for m in ours}
     cases = list(dict.fromkeys(case for cells in rows.values() for case in cells))
     lines = [(label, *(cells.get(case, "") for case in cases)) for label, cells in rows.items()]
     host = records[0].host
-    setting = f"{host.cpu}, {plural(host.threads, 'thread')}, float32, all cases in turns, in a plain process"
-    return f"{setting}; how many times as fast:\n\n{markdown_table(('', *cases), lines)}"
+    setting = f"{host.cpu}, {plural(host.threads, 'thread')}, float32, interleaved in one plain process"
+    sizes = "".join(map(_sizes, _largest(records, "generate")))
+    return f"Speedup on {setting}:\n\n{markdown_table(('', *cases), lines)}{sizes}"
+
+
+def _sizes(record: BenchRecord) -> str:
+    """A sentence with the parameters of every case of a model: the shape is the same, the size is not."""
+    sizes = {m.case: f"{m.parameters / 1e6:.1f} M" for m in record.measurements if m.parameters is not None}
+    listed = ", ".join(f"{case} {size}" for case, size in sizes.items())
+    return f"\n\nParameters of {record.shape}: {listed}. `attention` is that model in the same engine."
 
 
 def _ratios(record: BenchRecord, measured: Measurement, peer: str) -> str:
