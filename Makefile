@@ -18,7 +18,7 @@ QUICK   ?=
 # Tests start hundreds of processes, and each would read all modules from their source again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check slow cluster gpu gpu-test tools browser fuzz bench docs dist dist-test clean
+.PHONY: help setup demo test check slow cluster gpu gpu-test tools browser fuzz mutants bench docs dist dist-test clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 11
@@ -76,6 +76,9 @@ browser: $(STAMP) ## install chromium and playwright, and drive the explorer's p
 
 fuzz: $(STAMP) ## random cases against oracles: make fuzz SECONDS=600 SEED=7
 	$(BIN)/python -m fuzz --seed $(SEED) $(if $(CASES),--cases $(CASES),--seconds $(SECONDS))
+
+mutants: $(STAMP) ## apply small wrong changes, one after another, and see that the tests notice each: hours
+	$(BIN)/python -m fuzz.mutants
 
 bench: $(STAMP) ## measure speed, half an hour on an idle machine, and remake docs/bench.md and the README's table
 	$(BIN)/resolvent bench --all $(if $(QUICK),--quick) --out $(RECORDS)
