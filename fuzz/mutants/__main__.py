@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "out" / "mutants"
 TREE, RESULTS = OUT / "tree", OUT / "results.json"
+PYTHON = str(TREE / ".venv" / "bin" / "python")
 _HEADER = re.compile(r"^(Breaks|Try): (.*)$", re.MULTILINE)
 _CHANGED = re.compile(r"^\+\+\+ b/(.*)$", re.MULTILINE)
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/.+?)(?: - .*)?$", re.MULTILINE)
@@ -53,13 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             known[key] = {"name": patch.stem, **result}
             RESULTS.write_text(json.dumps(known, indent=1), encoding="utf-8")
         results[patch.stem] = known[key]
-        print(_line(patch, known[key]), file=sys.stderr, flush=True)
+        if not options.json:
+            print(_line(patch, known[key]), flush=True)
     killed = sum(result["outcome"] == "killed" for result in results.values())
-    if options.json:
-        print(json.dumps(results, indent=1))
-    else:
-        print("\n".join(_line(patch, results[patch.stem]) for patch in chosen))
-        print(f"{killed} of {len(results)} killed at {commit[:7]}")
+    print(json.dumps(results, indent=1) if options.json else f"{killed} of {len(results)} killed at {commit[:7]}")
     return int(killed < len(results))
 
 
@@ -75,10 +73,7 @@ def _prepare(commit: str) -> None:
         (packages,) = environment.glob("lib/python3*/site-packages")
         shared = [path for path in sys.path if path.endswith("site-packages")]
         (packages / "00_paths.pth").write_text("\n".join([str(TREE / "src"), *shared]) + "\n", encoding="utf-8")
-        command = environment / "bin" / "resolvent"
-        command.write_text(f'#!/bin/sh\nexec "{_python()}" -m resolvent "$@"\n', encoding="utf-8")
-        command.chmod(0o755)
-    found = _run([_python(), "-c", "import resolvent; print(resolvent.__file__)"], at=OUT)
+    found = _run([PYTHON, "-c", "import resolvent; print(resolvent.__file__)"], at=OUT)
     assert Path(found).is_relative_to(TREE), f"tests would import {found}"
 
 
@@ -90,11 +85,9 @@ def _outcome(patch: Path, commit: str, options: argparse.Namespace) -> Result:
     applied = subprocess.run(command, cwd=TREE, input=_diff(patch), text=True, capture_output=True)
     if applied.returncode:
         return {"outcome": "does not apply", "by": applied.stdout.strip(), "seconds": 0.0}
-    near = _nearest(patch)
-    calls = [near] if near else []
-    if not options.near:
-        calls.append(["tests", *(f"--ignore={path}" for path in near)])
-    by = next(filter(None, (_first_failure(paths, options) for paths in calls)), "")
+    named, near = _nearest(patch)
+    calls = [named, near] if options.near else [named, near, ["tests", *(f"--ignore={path}" for path in named + near)]]
+    by = next(filter(None, (_first_failure(paths, options) for paths in calls if paths)), "")
     seconds = round(time.monotonic() - begin, 1)
     _restore(commit, patch)
     if not by:
@@ -103,21 +96,19 @@ def _outcome(patch: Path, commit: str, options: argparse.Namespace) -> Result:
     return {"outcome": "killed" if sound else "fails without it, too", "by": by, "seconds": seconds}
 
 
-def _nearest(patch: Path) -> list[str]:
-    """Test files that the patch names, then those that are named as the changed module or its folder."""
-    names = _header(patch).get("Try", "").split()
-    (changed,) = _CHANGED.findall(_diff(patch))
-    *folders, module = Path(changed).with_suffix("").parts[2:]
-    words = {module, *folders} - {"__init__"}
+def _nearest(patch: Path) -> tuple[list[str], list[str]]:
+    """Test files that the patch names, and others that are named as the changed module or its folder."""
     files = [str(path.relative_to(TREE)) for path in sorted(TREE.glob("tests/**/test_*.py"))]
-    near = [path for path in files if Path(path).stem == f"test_{module}"]
-    near += [path for path in files if words & {Path(path).stem.removeprefix("test_"), *Path(path).parts[1:-1]}]
-    return list(dict.fromkeys([*(path for path in names if (TREE / path.partition("::")[0]).exists()), *near]))
+    named = [path for path in _header(patch).get("Try", "").split() if path in files]
+    (changed,) = _CHANGED.findall(_diff(patch))
+    words = set(Path(changed).with_suffix("").parts[2:]) - {"__init__"}
+    alike = [path for path in files if words & {Path(path).stem.removeprefix("test_"), *Path(path).parts[1:-1]}]
+    return named, [path for path in alike if path not in named]
 
 
 def _first_failure(paths: Sequence[str], options: argparse.Namespace) -> str:
     """The first test that fails; empty if none does."""
-    command = ["timeout", str(options.limit), _python(), "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *paths]
+    command = ["timeout", str(options.limit), PYTHON, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *paths]
     command += ["-n", str(options.processes), "--dist", "worksteal"] if options.processes > 1 else []
     environment = {"NUMBA_CACHE_DIR": str(OUT / "numba"), "OMP_WAIT_POLICY": "passive"} | os.environ
     ended = subprocess.run(command, cwd=TREE, env=environment, capture_output=True, text=True)
@@ -147,10 +138,6 @@ def _header(patch: Path) -> dict[str, str]:
 def _line(patch: Path, result: Result) -> str:
     found = f"{patch.stem:32} {result['outcome']:9} {result['seconds']:7} s  {result['by']}"
     return f"{found}\n    {_header(patch)['Breaks']}"
-
-
-def _python() -> str:
-    return str(TREE / ".venv" / "bin" / "python")
 
 
 def _run(command: Sequence[str], at: Path) -> str:
