@@ -3,8 +3,6 @@
 import errno
 import fcntl
 import os
-import subprocess
-import sys
 from pathlib import Path
 from unittest.mock import patch
 
@@ -13,6 +11,7 @@ import safetensors.torch
 import torch
 
 from resolvent.files import BusyError, DiskFullError, atomic_write, locked, write_text
+from tests.processes import run
 
 
 def test_replaced_completely_or_not_at_all(tmp_path: Path) -> None:
@@ -33,7 +32,7 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
         "with atomic_write(Path(sys.argv[1])) as temporary:\n"
         "    temporary.write_text('half'); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    run("-c", code, str(path))
     [leftover] = tmp_path.iterdir()
     assert leftover.name.startswith(".a[1].txt.")
     other = tmp_path / f".a[1].txt.{os.getppid()}.01234567"
@@ -69,7 +68,7 @@ def test_tensors_on_a_full_disk(tmp_path: Path) -> None:
         "with atomic_write(Path(sys.argv[1])) as temporary:\n"
         "    save_file({'x': torch.zeros(10_000)}, temporary)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "x.safetensors")], capture_output=True, text=True)
+    done = run("-c", code, str(tmp_path / "x.safetensors"))
     assert list(tmp_path.iterdir()) == []
     assert "DiskFullError: no space left to write" in done.stderr
 

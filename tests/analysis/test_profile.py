@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from resolvent.analysis.growth import growth_class
 from resolvent.errors import SettingError
 from resolvent.patterns.strides import Integers
 from tests.counting import lines
+from tests.processes import run
 
 ROOT = Path(__file__).parents[2]
 KEYS = [
@@ -194,7 +193,8 @@ status = Path("/proc/self/status")  # the peak of getrusage would be that of the
 said = status.read_text().splitlines() if status.exists() else []
 print(*(line.split()[1] for line in said if line.startswith("VmHWM")))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = run("-c", code, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
     numbers = [int(word) for word in done.stdout.split()]
     for spec, entered in zip(specs, numbers, strict=False):
         assert entered < 20 * 100_000, spec

@@ -2,11 +2,11 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.processes import run
 
 MOST_MB = 200  # that any file may take before it is refused
 HANG = 120  # seconds of the processor after which a process ends: all its files together take a few
@@ -52,8 +52,7 @@ class Refusal:
 def measured(setup: str, load: str, paths: Sequence[Path]) -> list[Refusal]:
     """Run `load` for each `path` after `setup`, whose memory does not count, all in one process."""
     code = _CODE.format(setup=setup, load=load, hang=HANG)
-    text = json.dumps([str(path) for path in paths])
-    done = subprocess.run([sys.executable, "-c", code], input=text, capture_output=True, text=True, check=False)
+    done = run("-c", code, stdin=json.dumps([str(path) for path in paths]))
     assert done.returncode == 0, done.stderr[-2000:]
     return [Refusal(*json.loads(line)) for line in done.stdout.splitlines()]
 

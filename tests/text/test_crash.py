@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 from resolvent.text import DiskFullError, prepare
+from tests import processes
 
 # The command as it is, but saving after every small piece.
 COMMAND = """
@@ -116,8 +116,7 @@ def write_texts(folder: Path, size: int) -> Path:
 
 def test_killed_in_place_of_every_call(tmp_path: Path) -> None:
     source = write_texts(tmp_path / "texts", 300)
-    command = [sys.executable, "-c", EVERY_CALL, str(source), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = processes.run("-c", EVERY_CALL, str(source), str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 50
 
@@ -127,9 +126,8 @@ def test_killed_at_random_moments(tmp_path: Path, lives: int) -> None:
     source, out = write_texts(tmp_path / "texts", 2_000_000), tmp_path / "out"
 
     def run(folder: Path, code: str = COMMAND, seed: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", code, "data", "prepare", str(source), "--tokenizer", "bytes"]
-        environment = os.environ | {"SEED": str(seed)}
-        return subprocess.run([*command, "--out", str(folder)], capture_output=True, text=True, env=environment)
+        arguments = ["data", "prepare", str(source), "--tokenizer", "bytes", "--out", str(folder)]
+        return processes.run("-c", code, *arguments, SEED=str(seed))
 
     assert run(tmp_path / "whole").stderr.startswith("written")
     for life in range(lives):
@@ -195,13 +193,13 @@ def test_a_limit_of_the_system(tmp_path: Path) -> None:
     source = write_texts(tmp_path / "texts", 200_000)
     arguments = ["data", "prepare", str(source), "--tokenizer", "bytes", "--out", str(tmp_path / "out")]
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))\n"
-    done = subprocess.run([sys.executable, "-c", limit + COMMAND, *arguments], capture_output=True, text=True)
+    done = processes.run("-c", limit + COMMAND, *arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert "error: no space left to write" in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
-    done = subprocess.run([sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True)
+    done = processes.run("-c", COMMAND, *arguments)
     assert done.returncode == 0, done.stderr
     assert "resuming after" in done.stderr
     prepare(source, tmp_path / "whole", "bytes")

@@ -4,8 +4,6 @@ import json
 import math
 import resource
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from resolvent.train import Progress, Record, RunConfig, TrainConfig, checkpoint
 from resolvent.train.evaluations import TextEvaluation
 from resolvent.train.loop import make_optimizer
 from resolvent.train.perplexity import mean_loss, on_text, perplexity
+from tests import processes
 from tests.commands import command
 from tests.operator_cases import TOLERANCE
 from tests.small_runs import WORDS
@@ -149,8 +148,8 @@ assert start(folder / "cut") == 0
 def test_killed_twenty_times(corpus: str, tmp_path: Path) -> None:
     """In the middle of steps, evaluations and checkpoints: every life goes on, and the curve is that of one life."""
     how = config(corpus, "dense", steps=100, checkpoint_every=2, eval_every=25)  # its kernels need no compiling
-    done = subprocess.run([sys.executable, "-c", KILLS, json.dumps(how.to_dict()), str(tmp_path)], capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
+    done = processes.run("-c", KILLS, json.dumps(how.to_dict()), str(tmp_path))
+    assert done.returncode == 0, done.stderr
     whole, cut = (Record.read(tmp_path / name / "run.json") for name in ("whole", "cut"))
     for part in ("steps", "tokens", "skipped_steps", "evaluation", "curve"):
         assert getattr(cut, part) == getattr(whole, part)
