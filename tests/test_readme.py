@@ -1,0 +1,46 @@
+"""Numbers of the first page: those of the library, and those of the results that are made from records."""
+
+import re
+from pathlib import Path
+
+import resolvent as rv
+from resolvent.analysis.cost import cache_bytes
+
+ROOT = Path(__file__).parents[1]
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20}
+
+
+def rows(document: str, heading: str) -> dict[str, list[str]]:
+    """The rows of the first table whose head begins with these cells, by their first cell."""
+    lines = (ROOT / document).read_text(encoding="utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(heading))
+    table = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[start : start + 20] if "|" in line
+    ]
+    return {name.split(",")[0].strip(): cells for name, *cells in table}
+
+
+def first_number(cell: str) -> float:
+    return float(re.findall(r"[\d.]+", cell)[0])
+
+
+def test_what_a_small_cache_costs() -> None:
+    """Slots and bytes of a head as the library has them; qualities as docs/results.md has them."""
+    head = rows("docs/results.md", "| nats above the floor | reads")
+    column = head["nats above the floor"].index("256 tokens, 2,000 steps")
+    ladder = rows("docs/results.md", "| structure | params | mixing | cache | learning rate")
+    perplexity = ladder["structure"].index("all targets")
+    table = rows("README.md", "| structure | slots | bytes | Markov, nats")
+    structures = [name for name in table if name not in ("structure", "---")]
+    assert len(structures) == 5
+    for name in structures:
+        slots, size, markov, python = table[name]
+        pattern = rv.pattern(name)
+        assert int(slots.replace(",", "")) == pattern.slots(131_072)
+        number, unit = size.split()
+        assert round(cache_bytes(pattern, 131_072, heads=1, head_dim=64, item_bytes=4) / UNITS[unit]) == int(number)
+        if name == "order:8":  # a band of 15 was run instead
+            assert markov.endswith(f"{first_number(head['order'][column]):.2f})")
+        else:
+            assert markov == f"{first_number(head[name][column]):.2f}"
+        assert python == ladder[name][perplexity]
