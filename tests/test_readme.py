@@ -1,6 +1,7 @@
 """Numbers of the first page: those of the library, and those of the results that are made from records."""
 
 import re
+from itertools import takewhile
 from pathlib import Path
 
 import resolvent as rv
@@ -14,10 +15,8 @@ def rows(document: str, heading: str) -> dict[str, list[str]]:
     """The rows of the first table whose head begins with these cells, by their first cell."""
     lines = (ROOT / document).read_text(encoding="utf-8").splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(heading))
-    table = [
-        [cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[start : start + 20] if "|" in line
-    ]
-    return {name.split(",")[0].strip(): cells for name, *cells in table}
+    table = [line.strip("|").split(" | ") for line in takewhile(bool, lines[start:]) if " | " in line]
+    return {name.split(",")[0].strip(): [cell.strip() for cell in cells] for name, *cells in table}
 
 
 def first_number(cell: str) -> float:
@@ -31,7 +30,7 @@ def test_what_a_small_cache_costs() -> None:
     ladder = rows("docs/results.md", "| structure | params | mixing | cache | learning rate")
     perplexity = ladder["structure"].index("all targets")
     table = rows("README.md", "| structure | slots | bytes | Markov, nats")
-    structures = [name for name in table if name not in ("structure", "---")]
+    structures = [name for name in table if name != "structure"]
     assert len(structures) == 5
     for name in structures:
         slots, size, markov, python = table[name]
