@@ -1,21 +1,18 @@
 """The `triton` backend where it does not run: what it refuses, and what `auto` says. Its kernels: tests/gpu."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import chain, pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 import resolvent as rv
-from resolvent.bench import gpu_check, gpu_model
-from resolvent.bench.gpu_model import estimate
+from resolvent.bench import gpu_check
 from resolvent.cli.gpu_check import gpu_check as gpu_check_command
 from resolvent.ops import triton
 from resolvent.ops.backend import Backend, Request, SplitBackend
-from resolvent.ops.call import call_of
 from resolvent.ops.registry import BACKENDS, choose
 from resolvent.ops.rows import rows_of
 from resolvent.ops.triton.chunks import chunk_plan
@@ -43,67 +40,8 @@ def test_it_is_a_backend() -> None:
 def test_auto_takes_it_on_a_gpu() -> None:
     chosen, why = choose("auto", ON_GPU)
     assert (chosen.NAME, "fused kernels" in why) == ("triton", True)
-    _, why = choose("auto", ON_GPU._replace(tokens=1000))
-    assert "a model expects attention to be faster" in why
     assert choose("auto", ON_GPU._replace(pattern="dense", is_dense=True))[0].NAME == "dense"
     assert choose("auto", ON_GPU._replace(device="cpu"))[0].NAME == "cpu"
-
-
-@pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("spec", ["exponential+cache", "quadratic+cache", "exponential", "quadratic"])
-@pytest.mark.parametrize("heads", [4, 8, 16, 32, 96])
-def test_auto_says_where_a_model_expects_attention_to_be_faster(spec: str, heads: int) -> None:
-    """On an A100 or an H100, as the model has them: few heads must wait longer."""
-    for n in (1024, 8192, 16_384, 32_768, 65_536):
-        behind = any(estimate(spec, n, device, heads=heads).speedup < 1 for device in ("a100", "h100"))
-        (stage,) = call_of(spec, "gate", tied=False).stages
-        request = stage.request("mix", torch.empty(1, heads, n, 64, device="meta"))
-        _, why = choose("auto", request._replace(device="cuda"))
-        assert ("a model expects attention to be faster" in why) == behind, n
-
-
-@pytest.mark.usefixtures("installed")
-def test_a_traced_call_is_not_bound_to_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sentence about short sequences is not worth a guard on the sizes of a graph."""
-
-    class Unknown(int):
-        def __le__(self, _: object) -> bool:
-            raise AssertionError("the length was compared")
-
-    with pytest.raises(AssertionError, match="compared"):
-        choose("auto", ON_GPU._replace(tokens=Unknown()))
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert choose("auto", ON_GPU._replace(tokens=Unknown()))[0].NAME == "triton"
-
-
-def test_the_table_in_the_docs_is_what_the_model_says() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text(encoding="utf-8")
-    for heads in (96, 16):
-        for spec in ("exponential+cache", "quadratic+cache", "exponential", "quadratic"):
-            cells = [(device, n) for device in ("a100", "h100") for n in (4096, 16_384, 65_536)]
-            speedups = [f"{estimate(spec, n, device, heads=heads).speedup:.1f}" for device, n in cells]
-            assert f"| {heads} | {spec} | {' | '.join(speedups)} |\n" in text
-
-
-def test_what_windows_would_gain_is_what_the_model_says() -> None:
-    """Of rows read at an offset, those that a window of 256 has not read at the one before still come from far."""
-    text = " ".join((Path(__file__).parents[2] / "docs" / "gpu.md").read_text(encoding="utf-8").split())
-    (stage,) = rv.pattern("quadratic").stages
-    shares, speedups = [], []
-    for device, n in [(device, n) for device in ("a100", "h100") for n in (16_384, 65_536)]:
-        offsets = stage.offsets(n)
-        shares.append(np.minimum(np.diff(offsets, prepend=0), 256).mean() / 256)
-        forward, _ = gpu_model._launches(stage, n, 1, 96, 64)
-        took = 0.0
-        for launched in forward:
-            work = gpu_model._work(launched)
-            less = replace(work, cache=shares[-1] * work.cache)
-            took += less.milliseconds(gpu_model.DEVICES[device], launched.programs)
-        speedups.append(estimate("quadratic", n, device).flash_ms / took)
-    assert f"{shares[0]:.0%}".replace("%", " %") + " of the rows are new at 16k tokens" in text
-    assert f"and {shares[1]:.0%}".replace("%", " %") + " at 64k" in text
-    assert f"expects {speedups[0]:.1f} and {speedups[1]:.1f} times FlashAttention's speed on an A100" in text
-    assert f"and {speedups[2]:.1f} and {speedups[3]:.1f} on an H100" in text
 
 
 @pytest.mark.usefixtures("installed")
@@ -236,18 +174,3 @@ def test_gpu_check_goes_on_where_kernels_fail(
     assert not report["passed"]
     assert "0 of 7 checks passed" in printed.out
     assert "please send us" in " ".join((printed.out + printed.err).split())
-
-
-def test_the_model_names_itself_and_its_constants() -> None:
-    done = command("bench", "--model", "h100", "-n", "4k", "exponential+cache", "quadratic")
-    assert done.returncode == 0, done.stderr
-    for part in ("A model of H100", "nothing here was measured", "2.7 TB/s", "faster than", "quadratic"):
-        assert part in done.stdout.replace("\n", " ").replace("  ", " ")
-    for wrong, message in [
-        (["--model", "h10"], "expected --model a100, h100, mi300x, got 'h10'. Did you mean 'h100'?"),
-        (["--model", "h100", "dense"], "expected sparse patterns, got 'dense'"),
-        (["--model", "h100", "--rounds", "3"], "does not go with --rounds"),
-    ]:
-        done = command("bench", *wrong)
-        assert done.returncode == 2
-        assert message in done.stderr.replace("\n", " ")

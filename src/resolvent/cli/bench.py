@@ -11,7 +11,6 @@ from rich.console import Console
 
 from resolvent.cli import bench_plan
 from resolvent.cli.bench_plan import Mode
-from resolvent.cli.gpu_model import print_model
 from resolvent.cli.shared import AsJson, HeadDim, Heads, app, progress, say_written
 from resolvent.patterns import pattern
 
@@ -40,13 +39,6 @@ def bench_patterns(
     decode: Annotated[
         bool, typer.Option("--decode", help="Time one more token of the operator alone after n tokens, against sdpa.")
     ] = False,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="a100|h100|mi300x",
-            help="Time nothing: say what a model of this GPU expects of the triton backend, beside FlashAttention.",
-        ),
-    ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Run everything that docs/bench.md shows, each in a process of its own.")
     ] = False,
@@ -59,7 +51,7 @@ def bench_patterns(
             "--lengths",
             metavar="N",
             help="Length in tokens, such as 4096 or 128k (repeatable, to measure growth; or 16,1k,16k).",
-            show_default="4096; 16,1k,16k with --generate; 256,1k with --train-step; 4k,16k,64k with --model",
+            show_default="4096; 16,1k,16k with --generate; 256,1k with --train-step",
         ),
     ] = None,
     preset: Annotated[
@@ -131,13 +123,9 @@ def bench_patterns(
     --out keeps a record, from which 'resolvent results' makes docs/bench.md.
     """
     flags: dict[Mode, bool] = {"generate": generate, "train-step": train_step, "decode": decode, "all": everything}
-    mode = bench_plan.chosen_mode(flags | {"model": model is not None})
+    mode = bench_plan.chosen_mode(flags)
     bench_plan.check_options(context, mode)
     bench_plan.check_out(out)
-    if model is not None:
-        plan = bench_plan.make_plan(mode, specs, n, preset, rounds, quick=quick)
-        print_model(model, plan, batch=batch or 1, heads=heads, head_dim=head_dim, as_json=as_json)
-        return
     if mode == "all":
         bench_plan.run_all(out, wait_policy, threads, quick=quick)
         return

@@ -17,7 +17,7 @@ from resolvent.files import require_writable
 from resolvent.patterns import PAPER_STRUCTURES
 from resolvent.patterns.checks import require_length
 
-Mode = Literal["operator", "decode", "generate", "train-step", "model", "all"]
+Mode = Literal["operator", "decode", "generate", "train-step", "all"]
 
 SPARSE_STRUCTURES = [spec for spec in PAPER_STRUCTURES if spec not in ("attention", "local:8", "dense")]
 WAIT_POLICIES = ("plain", "passive", "active")
@@ -28,10 +28,9 @@ _OPTIONS: dict[Mode, set[str]] = {
     "decode": _ANY - {"plot"} | {"heads", "head_dim", "against"},
     "generate": _ANY | {"preset", "tokens", "against"},
     "train-step": _ANY | {"preset", "against"},
-    "model": {"specs", "n", "batch", "heads", "head_dim", "as_json"},
     "all": {"threads"},
 }
-_EVERYWHERE = {"generate", "train_step", "decode", "model", "everything", "quick", "wait_policy", "out"}
+_EVERYWHERE = {"generate", "train_step", "decode", "everything", "quick", "wait_policy", "out"}
 _PEERS: dict[Mode, tuple[list[str], ...]] = {  # where there is no choice of them but none
     "decode": (["sdpa"],),
     "generate": (["none"], ["transformers"]),
@@ -63,16 +62,12 @@ _DEFAULTS = {
     "decode": Plan("decode", SPARSE_STRUCTURES, [4096], 7),
     "generate": Plan("generate", [*_MODELS, "attention"], [16, 1024, 16384], 5, "gpt2-125m"),
     "train-step": Plan("train-step", _MODELS, [256, 1024], 5, "gpt2-125m"),
-    "model": Plan(
-        "model", ["exponential+cache", "quadratic+cache", "exponential", "quadratic"], [4096, 16384, 65536], 1
-    ),
 }
 _QUICK = {
     "operator": Plan("operator", SPARSE_STRUCTURES, [1024], 3),
     "decode": Plan("decode", SPARSE_STRUCTURES, [4096], 3),
     "generate": Plan("generate", [*_MODELS, "attention"], [16, 1024], 3, "tiny"),
     "train-step": Plan("train-step", _MODELS, [256, 1024], 3, "tiny"),
-    "model": Plan("model", ["exponential+cache", "exponential"], [4096], 1),
 }
 # What docs/bench.md shows, each run under both policies.
 _ALL = [

@@ -28,9 +28,6 @@ class Request(NamedTuple):
     normalize: Normalize = "gate"
     dtype: torch.dtype = torch.float32
     dim: int = 0
-    scattered: bool = False  # rows read at many distances of their own
-    few_alive: bool = False  # later rows read, and feed back, what few rows hold
-    sequences: int = 1  # times heads: what runs side by side
 
 
 class Token(NamedTuple):

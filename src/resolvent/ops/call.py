@@ -14,7 +14,6 @@ from resolvent.ops.backend import Backend, Operation, Request
 from resolvent.ops.inputs import Inputs
 from resolvent.patterns import Needs, Normalize, Pattern, PatternLike, Stage, as_pattern
 
-_LONG = 8192  # tokens
 _LARGEST_LIVE, _LONGEST = 64, 65_536  # counted at one length: what a call runs must not depend on its own
 
 
@@ -45,16 +44,13 @@ class StageCall(NamedTuple):
     is_dense: bool
     recurrent: bool
     joint: bool
-    scattered: bool
-    few_alive: bool
 
     def request(self, operation: Operation, x: Tensor) -> Request:
         tokens = x.shape[2] if x.ndim == 4 else 1
         normalize: Normalize = "joint" if self.joint else "gate"
         kind = (operation, self.label, self.is_dense, self.recurrent)
         shape = (x.dtype, x.shape[-1] if x.ndim else 0)
-        sequences = x.shape[0] * x.shape[1] if x.ndim == 4 else 1
-        return Request(*kind, x.device.type, tokens, normalize, *shape, self.scattered, self.few_alive, sequences)
+        return Request(*kind, x.device.type, tokens, normalize, *shape)
 
 
 class Call(NamedTuple):
@@ -92,16 +88,8 @@ def _cached(pattern: PatternLike, normalize: Normalize, tied: bool) -> Call:
         raise ValueError("tied matrices are normalized by the gate: expected normalize='gate', got 'joint'.")
     run = as_operated(pattern, tied)
     joint = normalize == "joint" and run.recurrent  # without feedback the two normalizations are one
-    stages = tuple(
-        StageCall(str(stage), stage.is_dense, stage.recurrent, joint, _scattered(stage), has_few_alive(stage))
-        for stage in run.stages
-    )
+    stages = tuple(StageCall(str(stage), stage.is_dense, stage.recurrent, joint) for stage in run.stages)
     return Call(str(run), run.has_spelling, joint, run.needs(normalize), stages)
-
-
-def _scattered(stage: Stage) -> bool:
-    """Whether rows read at more than 64 distances, each for itself: rows that are alive are read together."""
-    return not stage.contiguous_columns and stage.is_shifted(_LONG) and len(stage.offsets(_LONG)) > 64
 
 
 @lru_cache(maxsize=256)

@@ -20,10 +20,6 @@ from resolvent.ops.triton.sizes import LARGEST_DIM
 from resolvent.patterns import Stage
 
 NAME = "triton"
-# Tokens up to which the performance model expects FlashAttention to be faster (docs/gpu.md), whatever the heads, and by
-# many strides. Few heads wait longer: for blocks, or for chunks where few rows are alive (bounds fitted to the model).
-_SHORT, _SHORT_SCATTERED = 4096, 65_536
-_BY_BLOCKS, _BY_CHUNKS = (2700, 200_000), (6200, 50_000)
 
 
 def refusal(request: Request) -> str | None:
@@ -46,20 +42,7 @@ def refusal(request: Request) -> str | None:
 def preference(request: Request) -> str | None:
     if request.device != "cuda" or request.is_dense:
         return None
-    hint = "; on so few tokens a model expects attention to be faster ('resolvent bench --model h100')"
-    why = "the tensors are on a GPU, and fused kernels cover every sparse pattern there"
-    return f"{why}{hint}" if _is_short(request) else why
-
-
-def _is_short(request: Request) -> bool:
-    """Whether the performance model expects FlashAttention to be faster, on an A100 or an H100, with heads of 64."""
-    if request.operation != "mix" or torch.compiler.is_compiling():  # a graph would be bound to sizes like these
-        return False
-    if request.scattered:
-        return request.tokens <= _SHORT_SCATTERED
-    ways = (_BY_BLOCKS, _BY_CHUNKS) if request.few_alive else (_BY_BLOCKS,)
-    bound = min(always + waiting / max(request.sequences, 1) for always, waiting in ways)
-    return request.tokens <= max(bound, _SHORT)
+    return "the tensors are on a GPU, and fused kernels cover every sparse pattern there"
 
 
 def interpreting() -> bool:

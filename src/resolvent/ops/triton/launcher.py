@@ -1,7 +1,7 @@
 """Where every kernel is launched: one place, so that launches can be counted, compiled elsewhere and reasoned about.
 
 `recording()` lists launches; without `run` nothing is computed, so that tensors may be on the device "meta" and Triton
-need not be there. The ahead-of-time checks, the performance model and the counts of launches all see what calls do.
+need not be there. The ahead-of-time checks and the counts of launches all see what calls do.
 """
 
 from __future__ import annotations
