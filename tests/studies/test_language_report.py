@@ -1,6 +1,5 @@
 """Studies on text from records made by hand: costs, the frontier, grades both ways, and what is refused."""
 
-import csv
 import dataclasses
 import math
 import re
@@ -345,19 +344,14 @@ RECORDS = {
 @pytest.mark.parametrize("study", [*RECORDS, "length, ropes"])
 def test_every_study_is_drawn_and_told(study: str, tmp_path: Path) -> None:
     records = with_ropes() if study == "length, ropes" else RECORDS[study]
-    study, lengths = study.partition(",")[0], len({each.context for r in records for each in r.lengths}) or 1
-    report, found = STUDIES[study].report(records), variants(records)
+    study = study.partition(",")[0]
+    report = STUDIES[study].report(records)
     [figure] = report.figures
     assert save(figure.draw(), tmp_path / "figure.png").stat().st_size > 10_000
     shown = page(report, "A <title>")
     assert shown.count("data:image/png;base64,") == 1
     assert "A &lt;title&gt;" in shown
     assert not re.search("https?://", shown)
-    render.write_csv(report, tmp_path / "table.csv")
-    rows = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
-    assert len(rows) == len(found) * lengths
-    trained = next(row for row in rows if row["context"] == row["trained_context"])
-    assert float(trained["mixing_madds_per_token"]) == found[0].mixing_madds
     write_records(records, tmp_path / f"{study}-quick.jsonl")
     mark = f"<!-- records: {study}-quick -->\n"
     made, figures = regenerate(f"By hand.\n{mark}old\n<!-- end -->\n", tmp_path)

@@ -1,6 +1,5 @@
 """The study: cells that are never run twice, numbers that do not depend on jobs, reports from records alone."""
 
-import csv
 import json
 import math
 import os
@@ -119,8 +118,6 @@ def test_the_command_prints_and_writes(two_jobs: tuple[Path, list[Record]], tmp_
     assert page.count("data:image/png;base64,") == 2
     assert "http://" not in page
     assert "https://" not in page
-    rows = list(csv.DictReader((tmp_path / "table1.csv").read_text().splitlines()))
-    assert [row["structure"] for row in rows] == FEW
     assert (tmp_path / "table1.md").read_text().startswith("# Table 1, small")
     kept = read_records(tmp_path / "table1-small.jsonl")
     assert [r.config.model.pattern for r in kept] == FEW

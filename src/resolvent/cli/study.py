@@ -1,9 +1,8 @@
-"""Commands that run a study: a table or figure of the paper. One for each in the registry, and two more."""
+"""Commands that run a study, a table or figure of the paper: one for each in the registry."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature
@@ -12,16 +11,13 @@ from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from resolvent.cli.display import GridDisplay
 from resolvent.cli.shared import AsJson, app, progress, say_written
 from resolvent.cli.train import Changes
 from resolvent.errors import SettingError
 from resolvent.files import ReadOnlyError, require_writable, write_text
-from resolvent.patterns import PAPER_STRUCTURES, pattern
-from resolvent.studies import factors as one_factor
-from resolvent.studies import grid, render, table1
+from resolvent.studies import grid, render
 from resolvent.studies.engines import engine_of
 from resolvent.studies.grid import Cell
 from resolvent.studies.page import page
@@ -35,7 +31,6 @@ study = typer.Typer(
 )
 app.add_typer(study, name="study")
 
-JOBS = os.cpu_count() or 1
 _RESUME = "If interrupted, rerun the same command to resume; if complete, it prints the results."
 Jobs = Annotated[
     int | None,
@@ -165,7 +160,7 @@ def _finished(plan: StudyPlan) -> list[Record]:
 
 
 def _publish(each: Study, plan: StudyPlan, records: Sequence[Record], *, as_json: bool) -> None:
-    """Print the table and the graded claims; write Markdown, records, CSV, figures and a page."""
+    """Print the table and the graded claims; write Markdown, records, figures and a page."""
     report = each.report(records)
     if as_json:
         claims = [
@@ -198,88 +193,5 @@ def _write(each: Study, plan: StudyPlan, report: StudyReport, records: Sequence[
     write_text(folder / f"{each.name}.md", f"# {title}\n\n{render.markdown(report)}")
     write_text(folder / each.page, page(report, title))
     write_records(records, folder / f"{each.name}-{plan.preset}.jsonl")
-    render.write_csv(report, folder / f"{each.name}.csv")
     for number, figure in enumerate(figure for figure in report.figures if figure.published):
         save(figure.draw(), folder / f"{figure_name(each.name, number)}.png")
-
-
-@study.command("factors")
-def factors(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="copy, recall or multihop.")],
-    *,
-    vary: Annotated[
-        list[str],
-        typer.Option("--vary", metavar="KEY=V,V", help="A key of --set, gate or first, and its values (repeatable)."),
-    ],
-    structures: Structures = None,
-    preset: Annotated[str, typer.Option(help=f"Settings to change: {', '.join(table1.PRESETS)}.")] = "small",
-    seeds: Annotated[int, typer.Option(help="Runs of each cell.")] = 2,
-    first_seed: Annotated[int, typer.Option(help="First seed; not one that results are published on.")] = 100,
-    jobs: Jobs = None,
-    on: On = "local",
-    out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("out/factors"),
-    changes: Changes = None,
-    as_json: AsJson = False,
-) -> None:
-    """Find what makes a structure learn: change one setting at a time, everything else as in the preset.
-
-    Example: resolvent study factors recall --structures dense --vary first=none,local:2 --vary gate=half,mamba
-    """
-    given = structures or list(PAPER_STRUCTURES)
-    chosen = [str(pattern(structure)) for structure in given]
-    settings = one_factor.cells(task, given, vary, out, preset=preset, seeds=range(first_seed, first_seed + seeds),
-                                changes=changes or [])  # fmt: skip
-    _run([cell for cells in settings.values() for cell in cells], jobs, on)
-    scores = {
-        setting: {s: [_score(cell) for cell in cells if cell.structure == s] for s in chosen}
-        for setting, cells in settings.items()
-    }
-    if as_json:
-        print(json.dumps(scores, indent=2))
-        return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(task)
-    for structure in chosen:
-        table.add_column(structure, justify="right")
-    for setting, each in scores.items():
-        table.add_row(setting, *(" / ".join(f"{100 * score:.1f}" for score in each[s]) for s in chosen))
-    Console().print(table)
-
-
-def _score(cell: Cell) -> float:
-    record = cell.record()
-    assert record is not None, cell.name  # the grid has just been run
-    return record.evaluation.value
-
-
-@study.command("throughput")
-def throughput(
-    structures: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PATTERN", help="Patterns to time.", show_default="the paper's nine structures"),
-    ] = None,
-    *,
-    batch: Annotated[int, typer.Option(help="Sequences per step.")] = 8,
-    rounds: Annotated[int, typer.Option(help="Timed steps of each implementation.")] = 5,
-    threads: Annotated[int, typer.Option(help="Number of threads.")] = JOBS,
-    as_json: AsJson = False,
-) -> None:
-    """Time training steps on copies of 128 symbols: the kernels against dense masked matrices, in the same model."""
-    from resolvent.studies.throughput import throughput as measure
-
-    chosen = structures or list(PAPER_STRUCTURES)
-    with progress(f"timing {len(chosen)} structures", len(chosen)) as advance:
-        results = measure(chosen, batch, rounds, threads, advance)
-    if as_json:
-        print(json.dumps([each.to_dict() for each in results], indent=2))
-        return
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("structure", "ms per step", "paper's, ms", "speedup", "upper bound", "making the batch"):
-        table.add_column(name, justify="left" if name == "structure" else "right")
-    for each in results:
-        table.add_row(each.structure, f"{1e3 * each.ours:.0f}", f"{1e3 * each.paper:.0f}",
-                      f"{each.paper / each.ours:.1f}", f"{each.paper / each.free:.1f}",
-                      f"{each.task_share:.1%}")  # fmt: skip
-    console = Console()
-    console.print(table)
-    console.print("upper bound: speedup if mixing took no time", style="dim", highlight=False)

@@ -98,12 +98,7 @@ class DimensionStudy(Study):
             notes=_notes(records),
             claims=Claims("Claims of the paper", _RULE, tuple(map(_graded, results))),
             figures=(StudyFigure("accuracy of copying by width", partial(_figure, results), True, _CAPTION),),
-            spreadsheet=(
-                ("structure", "congestion", "channels per head", "accuracy"),
-                tuple((r.structure, r.congestion, w, score) for r in results for w in widths
-                      for score in r.scores.get(w, [])),
-            ),
-        )  # fmt: skip
+        )
 
 
 def results_of(records: Sequence[Record]) -> list[StructureByWidth]:

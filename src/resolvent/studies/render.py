@@ -1,11 +1,9 @@
-"""A report of a study as Markdown, in a terminal, and as CSV."""
+"""A report of a study as Markdown, and in a terminal."""
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resolvent.studies.grade import Grade
@@ -56,14 +54,6 @@ def _counted(grades: Sequence[Grade]) -> str:
     """One grade where all settings have the same, or how often each was given."""
     counts = Counter(grade for grade in grades if grade != "not run")
     return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{grade} {n}" for grade, n in counts.items())
-
-
-def write_csv(report: StudyReport, path: Path) -> None:
-    head, rows = report.spreadsheet
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(head)
-        writer.writerows(rows)
 
 
 def _markdown_claims(claims: Claims) -> str:

@@ -19,7 +19,6 @@ from resolvent.train.record import Record
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Number = float | int | str
 Option = Literal[
     "corpus", "quick", "rules", "first_seed", "rates", "tasks", "times", "records", "ropes", "evaluated_ropes", "tokens"
 ]
@@ -92,10 +91,9 @@ class StudyFigure:
 class StudyReport:
     """What records show.
 
-    tables      the first one is the result, others break it down
-    brief       the result in 80 columns, with `captions` below
-    notes       what the columns mean, and how it was made
-    spreadsheet a head and rows of plain values
+    tables  the first one is the result, others break it down
+    brief   the result in 80 columns, with `captions` below
+    notes   what the columns mean, and how it was made
     """
 
     tables: tuple[TextTable, ...]
@@ -104,7 +102,6 @@ class StudyReport:
     notes: tuple[str, ...]
     claims: Claims
     figures: tuple[StudyFigure, ...]
-    spreadsheet: tuple[tuple[str, ...], tuple[tuple[Number, ...], ...]]
 
 
 @dataclass(frozen=True)

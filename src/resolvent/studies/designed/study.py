@@ -93,12 +93,7 @@ class DesignStudy(Study):
             notes=_notes(every, records),
             claims=Claims("Predictions", _RULE, tables.graded(own), source="predicted"),
             figures=(StudyFigure(_TITLE, partial(tables.fit_figure, every, fits), True, _CAPTION),),
-            spreadsheet=(
-                ("structure", "task", "tokens", "channels", "max_hops", "mean_hops", "congestion_lower",
-                 "congestion_upper", "accuracy"),
-                tuple(row for each in every for row in tables.plain_rows(each)),
-            ),
-        )  # fmt: skip
+        )
 
 
 def picks(size: Table1Preset) -> list[LayerSetting]:

@@ -12,7 +12,7 @@ from resolvent.analysis.profile import describe
 from resolvent.studies.designed.trained import Trained
 from resolvent.studies.fit import FitPoint, LineFit, fit_line
 from resolvent.studies.grade import better, mean
-from resolvent.studies.study import Graded, Number
+from resolvent.studies.study import Graded
 from resolvent.studies.table1.claims import ACCURACY
 from resolvent.studies.table1.table import percent
 
@@ -87,14 +87,6 @@ def fit_text(task: str, by: Predictor, fit: LineFit | None) -> str:
         f"{100 * fit.slope_error:.1f}), R² {fit.explained:.2f}; off by {100 * fit.held_out:.1f} points on structures "
         f"it has not seen, against {100 * fit.constant:.1f} for the mean ({fit.points} runs, {fit.groups} structures)."
     )
-
-
-def plain_rows(each: Trained) -> list[tuple[Number, ...]]:
-    return [
-        (each.label, each.task, each.tokens, each.channels, each.hops.max, each.hops.mean, each.congestion.lower,
-         each.congestion.upper, score)
-        for score in each.scores
-    ]  # fmt: skip
 
 
 def fit_figure(every: Sequence[Trained], fits: Fits) -> Figure:

@@ -46,7 +46,7 @@ class InContextStudy(Study):
     def report(self, records: Sequence[Record]) -> StudyReport:
         if (rates := table.by_rate(records)) is not None:
             caption = ("The least loss of each structure is marked.", provenance(records))
-            return StudyReport((rates,), rates, caption, caption, Claims("", "", ()), (), (rates.head, rates.rows))
+            return StudyReport((rates,), rates, caption, caption, Claims("", "", ()), ())
         groups = results(records)
         first, notes = next(iter(groups.values())), table.notes(groups, records)
         several = [table.by_setting(groups), table.shares_by_setting(groups)] if len(groups) > 1 else []
@@ -70,7 +70,6 @@ class InContextStudy(Study):
             notes=(*notes, theory.NOTE),
             claims=claims.graded(groups),
             figures=tuple(drawn),
-            spreadsheet=table.spreadsheet(groups),
         )
 
 

@@ -17,7 +17,7 @@ from resolvent.studies.incontext.results import (
     shares,
 )
 from resolvent.studies.language.table import spread
-from resolvent.studies.study import Number, TextTable, provenance
+from resolvent.studies.study import TextTable, provenance
 from resolvent.studies.table1.table import structure_of
 from resolvent.tasks import Markov
 from resolvent.tasks.markov import ORACLE, PAST
@@ -132,26 +132,6 @@ def _runs_of_each(groups: Groups) -> str:
     most = {setting: max(len(result.records) for result in group) for setting, group in groups.items()}
     counts = "; ".join(f"{number} at {setting}" for setting, number in most.items())
     return f": {counts}" if len(set(most.values())) > 1 else ""
-
-
-def spreadsheet(groups: Groups) -> tuple[tuple[str, ...], tuple[tuple[Number, ...], ...]]:
-    """A row for each budget, structure and seed, and for each reader."""
-    head = ("structure", "context", "steps", "alone", "k", "seed", "learning_rate", "parameters", "reads",
-            "cache_slots", "max_hops", "mixing_madds_per_token", "loss", "above_floor",
-            "above_floor_error", "perplexity")  # fmt: skip
-    rows: list[tuple[Number, ...]] = []
-    for setting, group in groups.items():
-        for result in group:
-            t = result.theory
-            hops = "inf" if math.isinf(t.max_hops) else t.max_hops
-            for record, each in zip(result.records, result.evaluations, strict=True):
-                rows.append((result.structure, *map(int, setting), record.seed, result.learning_rate,
-                             result.parameters, t.reads, t.cache_slots, hops, t.madds, each.loss, each.excess,
-                             each.excess_error, each.perplexity))  # fmt: skip
-        for reader in readers(group):
-            rows.append((title_of(reader.name), *map(int, setting), *[""] * 7, reader.loss, "", "",
-                         perplexity(reader.loss)))  # fmt: skip
-    return head, tuple(rows)
 
 
 def _row(result: InContextResult, group: Sequence[InContextResult]) -> tuple[str, ...]:

@@ -152,7 +152,6 @@ class TextStudy(Study):
             notes=notes,
             claims=self._claims(groups),
             figures=(StudyFigure(self.title, partial(self.figure, groups), True, self.caption),),
-            spreadsheet=table.spreadsheet(groups),
         )
 
     def _claims(self, groups: Sequence[Variant]) -> Claims:

@@ -1,4 +1,4 @@
-"""Tables of studies on text: columns of costs and results, notes, and a spreadsheet."""
+"""Tables of studies on text: columns of costs and results, and notes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from resolvent.studies.grade import mean
 from resolvent.studies.language import figures
 from resolvent.studies.language.variants import PAPER, Variant, name_of
-from resolvent.studies.study import Number, TextTable
+from resolvent.studies.study import TextTable
 
 _SOURCE = (
     "The paper's models: 125M to 775M parameters, contexts of 1,024 and 2,048, 2.6 to 13 billion tokens of "
@@ -30,21 +30,6 @@ def filled(columns: Sequence[Column], variants: Sequence[Variant]) -> TextTable:
     names = sum(column.name in ("structure", "rule", "positions") for column in columns)
     rows = (tuple(column.cell(variant) for column in columns) for variant in variants)
     return TextTable(tuple(column.name for column in columns), tuple(rows), names)
-
-
-def spreadsheet(variants: Sequence[Variant]) -> tuple[tuple[str, ...], tuple[tuple[Number, ...], ...]]:
-    """A row for each variant and length of context; at the trained length with bits per byte and costs."""
-    head = ("structure", "rule", "positions", "context", "trained_context", "seeds", "perplexity_mean",
-            "perplexity_least", "perplexity_most", "bits_per_byte_mean", "paper_125m", "parameters",
-            "mixing_madds_per_token", "cache_bytes", "ms_per_1k_tokens")  # fmt: skip
-    rows: list[tuple[Number, ...]] = []
-    for v in variants:
-        costs = (mean(v.bits), PAPER.get(v.name, ""), v.parameters, v.mixing_madds, v.cache_bytes, v.milliseconds)
-        for context in v.lengths or [v.context]:
-            values = v.at_length(context) or v.perplexities
-            rows.append((v.structure, v.rule, v.positions, context, v.context, len(values), mean(values), min(values),
-                         max(values), *(costs if context == v.context else [""] * len(costs))))  # fmt: skip
-    return head, tuple(rows)
 
 
 def scale_notes(variants: Sequence[Variant]) -> tuple[str, ...]:

@@ -62,7 +62,6 @@ class Table1Study(Study):
                     caption=figures.TRADE,
                 ),
             ),
-            spreadsheet=table.spreadsheet(results),
         )
 
 

@@ -15,7 +15,7 @@ from resolvent.batch import IGNORED, Batch
 from resolvent.errors import SettingError
 from resolvent.patterns import as_pattern
 from resolvent.studies.grade import mean
-from resolvent.studies.study import Number, TextTable, provenance
+from resolvent.studies.study import TextTable, provenance
 from resolvent.studies.table1.claims import PAPER
 from resolvent.tasks.synthetic import Floor, Synthetic
 from resolvent.train.evaluations import AccuracyEvaluation
@@ -150,23 +150,6 @@ def notes(results: Sequence[StructureResult], records: Sequence[Record]) -> tupl
         f"Seeds: {', '.join(f'{task} {count}' for task, count in counts.items())}. Learning rate: {_rates(records)}. "
         f"{provenance(records)}",
     )
-
-
-def spreadsheet(results: Sequence[StructureResult]) -> tuple[tuple[str, ...], tuple[tuple[Number, ...], ...]]:
-    """A row for each structure and task."""
-    head = ("structure", "task", "seeds", "mean", "least", "most", "paper", "reads", "cache_slots", "max_hops",
-            "congestion_lower", "congestion_upper", "ms_per_1k_tokens")  # fmt: skip
-    rows: list[tuple[Number, ...]] = []
-    for result in results:
-        p = result.profile
-        for task, values in result.scores.items():
-            rows.append((
-                result.structure, task, len(values), mean(values), min(values), max(values),
-                PAPER.get((task, result.structure), ""), p.reads_per_token.max, p.cache_slots,
-                "inf" if p.unreachable_pairs else p.max_hops, result.congestion.lower, result.congestion.upper,
-                result.milliseconds,
-            ))  # fmt: skip
-    return head, tuple(rows)
 
 
 def best_guess(results: Sequence[StructureResult], task: str) -> float:
