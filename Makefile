@@ -82,7 +82,7 @@ mutants: $(STAMP) ## apply small wrong changes, one after another, and see that 
 
 bench: $(STAMP) ## measure speed, half an hour on an idle machine, and remake docs/bench.md and the README's table
 	$(BIN)/resolvent bench --all $(if $(QUICK),--quick) --out $(RECORDS)
-	$(BIN)/resolvent results docs/bench.md README.md
+	$(BIN)/python -m docs.make docs/bench.md README.md
 
 # What builds the site comes on top, and only for it.
 $(VENV)/.docs: $(STAMP)

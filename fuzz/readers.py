@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from docs.speed import section
 from fuzz import samples
 from fuzz.case import Case
 from fuzz.mutate import damage, distort, distorted_json, distorted_safetensors, dump
@@ -16,7 +17,6 @@ from resolvent.bench.record import KINDS, read_bench_records
 from resolvent.errors import RunError
 from resolvent.model import LanguageModel, ModelConfig
 from resolvent.ops import load_cache
-from resolvent.studies.speed.sections import section
 from resolvent.text import Corpus
 from resolvent.train import Record, RunConfig, train
 from resolvent.train.metrics import read_metrics

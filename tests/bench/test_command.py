@@ -1,4 +1,4 @@
-"""`resolvent bench` and `resolvent results` as a user meets them."""
+"""`resolvent bench` as a user meets it."""
 
 import json
 import os
@@ -181,23 +181,3 @@ def test_a_file_of_other_records_is_refused_before_anything_runs(tmp_path: Path)
 def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "pip install 'resolvent[bench]', or choose --against none" in error_of("--generate", "--quick")
-
-
-def test_results_takes_several_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from resolvent.bench import add_record
-
-    monkeypatch.chdir(tmp_path)
-    add_record(samples.training(), tmp_path / "docs" / "records" / "bench-here.jsonl")
-    mark = "<!-- records: bench-here {} -->\n<!-- end -->\n"
-    Path("one.md").write_text(mark.format("training"))
-    Path("two.md").write_text(mark.format("figure"))
-    runner, documents = CliRunner(), ["one.md", "two.md"]
-    check = runner.invoke(app, ["results", *documents, "--check"])
-    assert "one.md does not match docs/records: run 'resolvent results one.md'" in str(check.exception)
-    assert runner.invoke(app, ["results", *documents]).exit_code == 0
-    assert "| 256 | quadratic+cache |" in Path("one.md").read_text()
-    assert Path("figures/bench-here.png").exists()
-    done = runner.invoke(app, ["results", *documents, "--check"])
-    assert done.stdout == "one.md matches docs/records\ntwo.md matches docs/records\n"
-    Path("figures/bench-here.png").unlink()
-    assert "two.md does not match" in str(runner.invoke(app, ["results", *documents, "--check"]).exception)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from docs import speed as sections
 from resolvent.bench.record import (
     PASSIVE,
     BenchRecord,
@@ -17,7 +18,6 @@ from resolvent.bench.record import (
     wait_policy,
 )
 from resolvent.errors import SettingError
-from resolvent.studies.speed import sections
 from tests.bench import samples
 from tests.hostile.files import NOT_JSON, WRONG, leaves, replaced
 

@@ -3,20 +3,17 @@
 import io
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from resolvent.bench.record import PASSIVE, PLAIN, Missing, add_record
+from docs import speed as sections
+from resolvent.bench.record import PASSIVE, Missing
 from resolvent.errors import SettingError
 from resolvent.report.speed import panels_figure, record_panels
 from resolvent.studies import render
-from resolvent.studies.results import regenerate
-from resolvent.studies.speed import sections, tables
+from resolvent.studies import speed as tables
 from tests.bench import samples
-
-ROOT = Path(__file__).parents[2]
 
 
 def rows(text: str) -> list[list[str]]:
@@ -122,58 +119,3 @@ def test_figures_show_the_times() -> None:
                      "training step, batch 1, memory"]  # fmt: skip
     with pytest.raises(SettingError, match="expected records of generation or of training to draw"):
         sections.figure([samples.decoding()])
-
-
-DOCUMENT = "By hand.\n\n<!-- records: bench-here {} -->\nold\n<!-- end -->\nMore.\n"
-
-
-def test_documents_have_sections(tmp_path: Path) -> None:
-    for record in samples.everything():
-        add_record(record, tmp_path / "bench-here.jsonl")
-    for name in ("setup", "operator", "decode", "generate", "training", "wait-policy", "readme"):
-        made, figures = regenerate(DOCUMENT.format(name), tmp_path)
-        assert made == DOCUMENT.format(name).replace("old\n", sections.section(samples.everything(), name))
-        assert not figures
-    made, figures = regenerate(DOCUMENT.format("figure"), tmp_path)
-    assert "](figures/bench-here.png)\n\n<!-- end -->" in made
-    assert list(figures) == ["bench-here"]
-
-
-@pytest.mark.parametrize(("mark", "message"), [
-    ("bench-here generates", "unknown section 'generates' of benchmarks: expected setup, .* Did you mean 'generate'"),
-    ("bench-here", "unknown section '' of benchmarks"),
-    ("table1-small generate", "records of studies have no sections: expected 'table1-small' alone"),
-    ("benhc-here setup", "unknown records 'benhc-here': expected table1-…, .*bench-…. Did you mean 'bench'"),
-])  # fmt: skip
-def test_marks_that_name_nothing(tmp_path: Path, mark: str, message: str) -> None:
-    add_record(samples.decoding(), tmp_path / "bench-here.jsonl")
-    with pytest.raises(SettingError, match=message):
-        regenerate(f"<!-- records: {mark} -->\n<!-- end -->", tmp_path)
-
-
-@pytest.mark.parametrize("page", ["docs/bench.md", "README.md"])
-def test_published_speed_is_what_the_records_give(page: str) -> None:
-    before = (ROOT / page).read_text()
-    after, figures = regenerate(before, ROOT / "docs" / "records")
-    assert before == after
-    assert all((ROOT / "docs" / "figures" / f"{name}.png").exists() for name in figures)
-    assert (page == "docs/bench.md") == bool(figures)
-
-
-def test_published_speed_has_every_section_in_both_policies() -> None:
-    marks = re.findall(r"<!-- records: (bench-\S+) (\S+) -->", (ROOT / "docs" / "bench.md").read_text())
-    assert {section for _, section in marks} == {
-        "setup",
-        "operator",
-        "decode",
-        "generate",
-        "training",
-        "wait-policy",
-        "figure",
-    }
-    from resolvent.bench.record import KINDS, read_bench_records
-
-    records = read_bench_records(ROOT / "docs" / "records" / f"{marks[0][0]}.jsonl")
-    assert {(record.kind, record.host.wait_policy) for record in records} >= {
-        (kind, policy) for kind in KINDS for policy in (PLAIN, PASSIVE)
-    }

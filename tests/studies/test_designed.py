@@ -10,7 +10,6 @@ from resolvent.studies.designed.study import DESIGN, nearest, picks
 from resolvent.studies.designed.trained import layer_label, trained
 from resolvent.studies.fit import FitPoint, fit_line
 from resolvent.studies.render import markdown
-from resolvent.studies.results import regenerate
 from resolvent.studies.study import Selection
 from resolvent.studies.table1.cells import cells as table1_cells
 from resolvent.studies.table1.cells import preset_of
@@ -86,18 +85,6 @@ def test_runs_with_other_settings_are_only_in_the_fit(tmp_path: Path) -> None:
     report = DESIGN.report([*records, *others])
     assert report.tables[0].rows == DESIGN.report(records).tables[0].rows
     assert report.tables[1].rows[0][2] == str(len(records) + len(others))
-
-
-def test_published_results_include_records_of_table1(tmp_path: Path) -> None:
-    records = made(DESIGN.plan(Selection(out=tmp_path, tasks=["copy"])).cells)
-    write_records(records, tmp_path / "design-small.jsonl")
-    document = "<!-- records: design-small -->\n<!-- end -->"
-    alone = regenerate(document, tmp_path)[0]
-    write_records(made(table1_cells("small", tmp_path, tasks=["copy"])), tmp_path / "table1-any.jsonl")
-    text, figures = regenerate(document, tmp_path)
-    assert "| copy | congestion / channels | 18 | 6 |" in alone
-    assert "| copy | congestion / channels | 33 | 11 |" in text  # order:8 and two more are in both; local:8 has no path
-    assert list(figures) == ["design-small"]
 
 
 def test_a_mix_of_heads_has_its_own_theory(tmp_path: Path) -> None:

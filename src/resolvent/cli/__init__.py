@@ -7,11 +7,9 @@ from resolvent.cli import (
     design,
     evaluate,
     explore,
-    figure,
     gpu_check,
     model,
     patterns,
-    results,
     runs,
     study,
     train,
@@ -21,6 +19,6 @@ from resolvent.cli import (
 from resolvent.cli.shared import app, main
 
 __all__ = [
-    "app", "bench", "convert", "data", "design", "evaluate", "explore", "figure", "gpu_check", "main", "model",
-    "patterns", "results", "runs", "study", "train", "tune", "warm_up",
+    "app", "bench", "convert", "data", "design", "evaluate", "explore", "gpu_check", "main", "model",
+    "patterns", "runs", "study", "train", "tune", "warm_up",
 ]  # fmt: skip

@@ -120,7 +120,7 @@ def bench_patterns(
     the time for 2·n²·D operations per head (paper and dense: twice that; 3.5 times
     that with backward) at the measured speed of matrix products.
 
-    --out keeps a record, from which 'resolvent results' makes docs/bench.md.
+    --out keeps a record, from which 'python -m docs.make' of a checkout makes docs/bench.md.
     """
     flags: dict[Mode, bool] = {"generate": generate, "train-step": train_step, "decode": decode, "all": everything}
     mode = bench_plan.chosen_mode(flags)
@@ -230,8 +230,7 @@ def _print(result: Report | DecodeReport | BenchRecord, *, as_json: bool) -> Non
     from resolvent.bench.record import BenchRecord
     from resolvent.bench.results import Report
     from resolvent.report import tables
-    from resolvent.studies import render
-    from resolvent.studies.speed import tables as speed
+    from resolvent.studies import render, speed
 
     if as_json:
         print(json.dumps(result.to_dict(), indent=2))

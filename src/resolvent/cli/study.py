@@ -22,8 +22,7 @@ from resolvent.studies.engines import engine_of
 from resolvent.studies.grid import Cell
 from resolvent.studies.page import page
 from resolvent.studies.registry import STUDIES
-from resolvent.studies.results import figure_name
-from resolvent.studies.study import Option, Selection, Study, StudyPlan, StudyReport
+from resolvent.studies.study import Option, Selection, Study, StudyPlan, StudyReport, figure_name
 from resolvent.train.record import Record, read_records, write_records
 
 study = typer.Typer(

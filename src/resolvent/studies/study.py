@@ -87,6 +87,11 @@ class StudyFigure:
     caption: str = ""
 
 
+def figure_name(name: str, number: int) -> str:
+    """The file of a published figure, without its ending; the first has the name of its study or records."""
+    return name if number == 0 else f"{name}-{number + 1}"
+
+
 @dataclass(frozen=True)
 class StudyReport:
     """What records show.

@@ -9,19 +9,16 @@ from matplotlib.figure import Figure
 
 from resolvent.analysis import growth
 from resolvent.analysis.figures.palette import A_ONLY, B_ONLY, EMPTY, INK, PALE, RULE
-from resolvent.errors import PatternError
 from resolvent.patterns import PAPER_STRUCTURES, Pattern, pattern
 from resolvent.patterns.pattern import Part
 
 COLORS: dict[Part, str] = {"a": A_ONLY, "b": B_ONLY}  # what a token takes from inputs, and from outputs
 STRUCTURES = tuple(PAPER_STRUCTURES[row : row + 3] for row in (0, 3, 6))  # rows of the figure
-_SIZES = (4, 128)  # tokens that can be drawn legibly
 _LENGTH = 1024  # of the sequence whose costs are given
 
 
 def sparsity_figure(n: int = 32) -> Figure:
     """A and B of the paper's nine structures on n tokens, with reads per token, cache slots and their growth."""
-    check_size(n, *_SIZES)
     figure = Figure(figsize=(13, 8.6))
     figure.text(0.5, 0.975, f"who reads whom: A and B on {n} tokens", ha="center", va="center", fontsize=15,
                 color=INK, weight="bold")  # fmt: skip
@@ -60,8 +57,3 @@ def entries(axes: Axes, p: Pattern, n: int, part: Part, *, named: bool = True) -
     name = part.upper() if mask.any() else f"{part.upper()} = 0"
     axes.text(0.95, 0.95, name, transform=axes.transAxes, ha="right", va="top", fontsize=11, color=COLORS[part],
               weight="bold")  # fmt: skip
-
-
-def check_size(n: int, least: int, most: int) -> None:
-    if not least <= n <= most:
-        raise PatternError(f"expected {least} ≤ n ≤ {most} tokens to draw, got {n:,}.")

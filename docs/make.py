@@ -1,25 +1,45 @@
-"""Published results: tables and figures from committed records, between marks in a document written by hand."""
+"""Tables and figures of the documents, made from the records in docs/records: the source of every number in them.
+
+python -m docs.make [DOCUMENT ...]             make what stands between marks, and the figures it shows, anew
+python -m docs.make --check [DOCUMENT ...]     write nothing; fail if a table would change or a figure is missing
+python -m docs.make --drawings                 draw the paper's figures and the frontier anew
+"""
 
 from __future__ import annotations
 
+import argparse
 import re
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from matplotlib.figure import Figure
+
+from docs import speed
+from docs.drawings.complexity import published_records_figure
+from docs.drawings.formulation import formulation_figure
+from docs.drawings.frontier import frontier_figure
+from docs.drawings.sparsity import sparsity_figure
 from resolvent.bench.record import read_bench_records
 from resolvent.errors import SettingError, closest
+from resolvent.report.figures import save
 from resolvent.studies.registry import STUDIES
 from resolvent.studies.render import markdown
-from resolvent.studies.speed import sections
-from resolvent.studies.study import Study
+from resolvent.studies.study import Study, figure_name
 from resolvent.train.record import Record, read_records
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+DOCUMENTS = ("docs/results.md", "docs/bench.md", "README.md")
+RECORDS = Path("docs/records")
+DRAWINGS: dict[str, Callable[[], Figure]] = {
+    "figure-1": formulation_figure,
+    "figure-2": sparsity_figure,
+    "figure-3": published_records_figure,
+    "frontier": frontier_figure,
+}
 _MARKED = re.compile(r"(<!-- records: ([\w.-]+)(?: ([\w.-]+))? -->\n).*?(<!-- end -->)", re.DOTALL)
 _BENCH = "bench"  # what names of records of benchmarks begin with
+_COLORS = 256  # of a PNG: fewer would change those of the palette
 
 
 @dataclass(frozen=True)
@@ -83,15 +103,44 @@ def _records_of(study: Study, path: Path) -> list[Record]:
 
 def _of_benchmarks(name: str, section: str, path: Path) -> Marked:
     records = read_bench_records(path)
-    if section == sections.FIGURE:
-        return Marked(_picture(sections.FIGURE_TITLE, name), (sections.figure(records),))
-    return Marked(sections.section(records, section))
-
-
-def figure_name(name: str, number: int) -> str:
-    """The file of a published figure, without its ending; the first has the name of the records."""
-    return name if number == 0 else f"{name}-{number + 1}"
+    if section == speed.FIGURE:
+        return Marked(_picture(speed.FIGURE_TITLE, name), (speed.figure(records),))
+    return Marked(speed.section(records, section))
 
 
 def _picture(title: str, name: str, caption: str = "") -> str:
     return f"![{title}](figures/{name}.png)\n\n" + (f"*{caption}*\n\n" if caption else "")
+
+
+def make(documents: Sequence[str], *, check: bool) -> int:
+    """Write the documents and their figures, or say which of them do not match the records: the exit code."""
+    for document in map(Path, documents):
+        before = document.read_text(encoding="utf-8")
+        after, figures = regenerate(before, RECORDS)
+        paths = {document.parent / "figures" / f"{name}.png": figure for name, figure in figures.items()}
+        if check and (before != after or not all(path.exists() for path in paths)):
+            print(f"{document} does not match {RECORDS}: run 'python -m docs.make {document}'", file=sys.stderr)
+            return 1
+        if not check:
+            document.write_text(after, encoding="utf-8")
+            for path, figure in paths.items():
+                save(figure, path, colors=_COLORS)
+        print(f"{document} {'matches' if check else 'is made from'} {RECORDS}")
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m docs.make", description="Make documents from docs/records.")
+    parser.add_argument("documents", nargs="*", metavar="DOCUMENT", help=f"default: {', '.join(DOCUMENTS)}")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a document would change")
+    parser.add_argument("--drawings", action="store_true", help="draw the paper's figures and the frontier")
+    chosen = parser.parse_args(arguments)
+    if chosen.drawings:
+        for name, draw in DRAWINGS.items():
+            print(save(draw(), Path("docs/figures") / f"{name}.png", colors=_COLORS))
+        return 0
+    return make(chosen.documents or DOCUMENTS, check=chosen.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

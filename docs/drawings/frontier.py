@@ -18,7 +18,6 @@ from resolvent.analysis.figures.palette import NAVY as _CORNER
 from resolvent.analysis.figures.palette import color_of_structure
 from resolvent.analysis.frontier import fewest_hops, least_congestion
 from resolvent.patterns import PAPER_STRUCTURES, PatternLike, as_pattern
-from resolvent.patterns.checks import require_length
 
 _BOUND = "bound"  # marks the lines that names should not cover
 
@@ -33,9 +32,9 @@ class Point:
     congestion: int | float
 
 
-def pattern_points(patterns: Sequence[PatternLike], n: int | str) -> list[Point]:
+def pattern_points(patterns: Sequence[PatternLike], n: int) -> list[Point]:
     """Measure patterns: cache slots and hops exactly, congestion by the best routing found."""
-    n, points = require_length(n), []
+    points = []
     for each in patterns:
         pattern = as_pattern(each)
         distances = hops(pattern, 2 * n)
@@ -50,24 +49,22 @@ def pattern_points(patterns: Sequence[PatternLike], n: int | str) -> list[Point]
     return points
 
 
-def frontier_points(n: int | str) -> list[Point]:
+def frontier_points(n: int) -> list[Point]:
     """The corners of the frontier, one for each cache: the fewest hops and the least congestion.
 
     The lazy binomial pattern of this size has these hops, and this congestion or one more.
     """
-    n = require_length(n)
     sizes = [2**t for t in range((2 * n - 1).bit_length()) if 2**t <= n] + [2 * n - 1]
     return [Point(f"{s}", s, fewest_hops(s, 2 * n), least_congestion(s, n)) for s in sizes]
 
 
-def frontier_figure(n: int | str = 1024, patterns: Sequence[PatternLike] = PAPER_STRUCTURES) -> Figure:
+def frontier_figure(n: int = 1024, patterns: Sequence[PatternLike] = PAPER_STRUCTURES) -> Figure:
     """Hops against cache, congestion against cache, and the cache that hops and congestion need together.
 
     Args:
         n: Number of tokens to copy.
         patterns: Patterns to draw; those without a path are named below the title.
     """
-    n = require_length(n)
     points = pattern_points(patterns, n)
     figure = Figure(figsize=(15, 5.4), layout="constrained")
     missing = [point.name for point in points if math.isinf(point.hops)]

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
+from docs.drawings.sparsity import COLORS, entries
 from resolvent.analysis.figures.palette import EMPTY, INK, PALE, RULE
 from resolvent.patterns import Pattern, pattern
-from resolvent.report.sparsity import COLORS, check_size, entries
 
 # Title, spelling, and what is special about A and B.
 EXAMPLES = (
@@ -23,14 +23,12 @@ EXAMPLES = (
     ("dense", "dense", "every past position"),
     ("strided, 2$^k$", "exponential", "1, 2, 4, … back"),
 )
-_SIZES = (4, 12)  # tokens whose edges can be told apart
 _TOKENS = 5  # of the graph on top
 _SHAPE = (13.0, 8.4)  # inches
 
 
 def formulation_figure(n: int = 8) -> Figure:
     """The layer as a graph and as matrices; below, six sparsity patterns on n tokens and the layers that they are."""
-    check_size(n, *_SIZES)
     figure = Figure(figsize=_SHAPE)
     _heading(figure, 0.96, "a token mixer adds up past inputs (A) and past outputs (B)")
     graph(figure.add_axes((0.02, 0.535, 0.36, 0.39)), pattern("dense"), _TOKENS, named=True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resolvent.analysis.figures.palette import GRID
 from resolvent.analysis.figures.palette import INK as _INK
 from resolvent.analysis.figures.palette import PALE as _PALE
-from resolvent.errors import SettingError
 from resolvent.studies.grade import mean
 from resolvent.studies.language.figures import color_of, place_labels
-from resolvent.studies.language.variants import Variant
+from resolvent.studies.language.variants import Variant, variants
+from resolvent.train.record import read_records
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,16 +23,20 @@ REGIMES = ("O(1)", "O(k)", "O(log n)", "O(√n)", "O(n)")
 _KINDS = {"attention": ("s", -0.32), "recurrent": ("o", 0.0), "cache-efficient": ("D", 0.24)}  # marker, shift
 
 
+_RECORDS = Path(__file__).parents[1] / "records"
+
+
+def published_records_figure() -> Figure:
+    """A panel for each file of records of `study pareto`, the smallest models and fewest tokens first."""
+    panels = [variants(read_records(file)) for file in sorted(_RECORDS.glob("pareto-*.jsonl"))]
+    return complexity_figure(sorted(panels, key=lambda panel: (panel[0].parameters, panel[0].runs[0].record.tokens)))
+
+
 def regime_of(variant: Variant) -> str:
     """The class of the reads per token, one of `REGIMES`."""
     law = variant.growth[0]
     if law == "O(1)" and any(stage.farthest != 1 for stage in variant.patterns[0].stages):
         law = "O(k)"
-    if law not in REGIMES:
-        raise SettingError(
-            f"expected reads per token that grow as {', '.join(REGIMES)}, got {variant.name} with "
-            f"{law or 'several patterns'}: use 'resolvent study pareto' for a figure by multiply-adds."
-        )
     return law
 
 
@@ -40,21 +45,19 @@ def complexity_figure(panels: Sequence[Sequence[Variant]]) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    if not panels:
-        raise SettingError("expected at least one file of records, got none.")
     figure = Figure(figsize=(max(6.5, 4.6 * len(panels)), 5.2), layout="constrained")
     FigureCanvasAgg(figure)  # names are placed by their extent
     figure.suptitle("perplexity against reads per token", fontsize=14, color=_INK, weight="bold")
-    for axes, variants in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        _panel(axes, variants)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        _panel(axes, panel)
     first = figure.axes[0]
     first.set_ylabel("perplexity, validation (lower is better)", fontsize=10)
     for kind, (marker, _) in _KINDS.items():
         first.plot([], [], marker, color=_PALE, label=kind)
     figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=10)
     figure.draw_without_rendering()
-    for axes, variants in zip(figure.axes, panels, strict=True):
-        place_labels(axes, variants, [across(v) for v in variants], [v.name for v in variants])
+    for axes, panel in zip(figure.axes, panels, strict=True):
+        place_labels(axes, panel, [across(v) for v in panel], [v.name for v in panel])
     return figure
 
 

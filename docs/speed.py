@@ -9,7 +9,7 @@ from resolvent.analysis.profile import plural
 from resolvent.bench.record import CALL, KINDS, ONE_TOKEN, PASSES, PASSIVE, PLAIN, BenchRecord, Kind, Measurement
 from resolvent.errors import SettingError, closest
 from resolvent.studies.render import markdown_table
-from resolvent.studies.speed.tables import factor, markdown, number, ratio, title, unit_of
+from resolvent.studies.speed import factor, markdown, number, ratio, title, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,5 +1,7 @@
-"""The paper's figures 1 to 3: what is drawn is what the patterns and the records say."""
+"""What is drawn is what the patterns, the records and the bounds say: the paper's figures and the frontier."""
 
+import itertools
+import math
 from pathlib import Path
 
 import numpy as np
@@ -8,16 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
-from typer.testing import CliRunner
+from matplotlib.text import Annotation
 
 import resolvent as rv
+from docs.drawings import frontier
+from docs.drawings.complexity import REGIMES, complexity_figure
+from docs.drawings.formulation import EXAMPLES, formulation_figure, graph
+from docs.drawings.sparsity import COLORS, STRUCTURES, sparsity_figure
+from docs.make import DRAWINGS
 from resolvent.analysis import growth
-from resolvent.cli import app
+from resolvent.analysis.frontier import fewest_hops, least_cache, least_congestion
 from resolvent.patterns.pattern import Part
-from resolvent.report.formulation import EXAMPLES, formulation_figure, graph
-from resolvent.report.sparsity import COLORS, STRUCTURES, sparsity_figure
 from resolvent.studies.grade import mean
-from resolvent.studies.language.complexity import REGIMES, complexity_figure
 from resolvent.studies.language.variants import variants
 from resolvent.train.record import read_records
 
@@ -87,40 +91,42 @@ def test_figure_3_shows_the_records() -> None:
     assert {text.get_text() for text in axes.texts} >= {variant.name for variant in runs}
 
 
-@pytest.mark.parametrize(
-    ("name", "suffix", "begin"),
-    [("1", "png", b"\x89PNG"), ("2", "svg", b"<?xml"), ("3", "pdf", b"%PDF"), ("frontier", "png", b"\x89PNG")],
-)
-def test_command_writes_the_file(name: str, suffix: str, begin: bytes, tmp_path: Path) -> None:
-    out = tmp_path / "new" / f"figure.{suffix}"
-    options = ["--records", str(RECORDS / "pareto-quick.jsonl")] if name == "3" else ["--n", "6"]
-    done = CliRunner().invoke(app, ["figure", name, "--out", str(out), *options], catch_exceptions=False)
-    assert done.exit_code == 0
-    assert out.read_bytes().startswith(begin)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["4"], "expected figure 1, 2, 3 or frontier, got 4."),
-        (["1", "--n", "100"], "expected 4 ≤ n ≤ 12 tokens to draw, got 100."),
-        (["2", "--n", "2"], "expected 4 ≤ n ≤ 128 tokens to draw, got 2."),
-        (["3", "--n", "8"], "figure 3 is drawn from records: expected no --n with it."),
-        (["2", "--records", "x.jsonl"], "figure 2 is drawn from patterns: --records goes with figure 3."),
-        (["3"], "expected records in docs/records/pareto-*.jsonl, got none"),
-        (["3", "--records", str(RECORDS / "table1-small.jsonl")], "expected records of runs on text, got one on"),
-        (["1", "--out", "x.jpg"], "ends in .png, .pdf, .svg, got 'x.jpg'"),
-    ],
-)
-def test_errors_say_what_was_expected(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["figure", *arguments])
-    assert isinstance(done.exception, ValueError)  # which the command line says in one line
-    assert message in str(done.exception)
-
-
 def test_published_figures_are_small() -> None:
-    for number in (1, 2, 3):
-        assert (RECORDS.parent / "figures" / f"figure-{number}.png").stat().st_size < 200_000
+    for name in DRAWINGS:
+        assert (RECORDS.parent / "figures" / f"{name}.png").stat().st_size < 200_000
+
+
+# The frontier
+
+
+@pytest.mark.parametrize("n", [8, 100])
+def test_no_pattern_is_beyond_the_frontier(n: int) -> None:
+    points = frontier.pattern_points(rv.PAPER_STRUCTURES, n)
+    assert [point.name for point in points] == list(rv.PAPER_STRUCTURES)
+    for point in points:
+        assert point.hops >= fewest_hops(point.cache, 2 * n)
+        assert point.congestion >= least_congestion(point.cache, n)
+        if not math.isinf(point.hops):
+            assert point.cache >= least_cache(int(point.hops), int(point.congestion), n)
+
+
+def test_corners_need_their_cache() -> None:
+    corners = frontier.frontier_points(256)
+    assert [point.cache for point in corners] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 511]
+    assert [point.hops for point in corners] == [511, 31, 9, 5, 3, 2, 2, 2, 2, 1]
+    for point in corners:
+        assert least_cache(int(point.hops), int(point.congestion), 256) == point.cache
+
+
+@pytest.mark.parametrize("n", [64, 256])
+def test_names_cover_neither_each_other_nor_the_edge(n: int) -> None:
+    figure = frontier.frontier_figure(n)
+    assert "no path at all: local:8" in figure.get_suptitle()
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        names = [text for text in axes.texts if isinstance(text, Annotation) and text.get_zorder() == 5]
+        assert len(names) >= 6
+        boxes = [name.get_window_extent() for name in names]
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+        area = axes.get_window_extent()
+        assert all(area.x0 <= box.x0 and box.x1 <= area.x1 for box in boxes)
