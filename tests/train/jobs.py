@@ -1,6 +1,7 @@
 """For torchrun: runs that follow one another in the same processes, since starting these takes longest.
 
-`python -m torch.distributed.run … tests/train/jobs.py JOBS`: a file with a list of arguments of `run`.
+`python -m torch.distributed.run … tests/train/jobs.py JOBS`: a file with a list of arguments of `run`. Each process
+writes the names of its threads after the group is destroyed to JOBS.threads and its number.
 """
 
 import json
@@ -20,6 +21,11 @@ from resolvent.train import RunConfig, loop, processes, train
 
 class StoppedError(Exception):
     pass
+
+
+def threads() -> str:
+    """The names of this process's threads, one a line; those of Gloo have it in theirs."""
+    return "\n".join(sorted(path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")))
 
 
 def run(
@@ -70,4 +76,7 @@ if __name__ == "__main__":
             run(**job)
         except ValueError as error:
             Path(f"{job['folder']}.error{dist.get_rank()}").write_text(str(error))
+    rank = dist.get_rank()
+    before = threads()
     dist.destroy_process_group()
+    Path(f"{sys.argv[1]}.threads{rank}").write_text(f"{before}\n---\n{threads()}")

@@ -60,12 +60,19 @@ def train(
         if finished is not None:
             return finished
         with Processes.init(config.train.parallel, config.train.shard_group) as processes:
-            trainer = _Trainer(config, folder, processes, control)
-            trainer.resume()
-            control.on_start(trainer.state)
-            trainer.train(on_progress)
-            control.on_trained()
-            return trainer.finish()
+            return _run(config, folder, processes, on_progress, control)
+
+
+def _run(
+    config: RunConfig, folder: Path | None, processes: Processes, on_progress: OnProgress, control: Control
+) -> Record:
+    """From the first step, or the last checkpoint, to the record; then the model is gone, before the processes are."""
+    trainer = _Trainer(config, folder, processes, control)
+    trainer.resume()
+    control.on_start(trainer.state)
+    trainer.train(on_progress)
+    control.on_trained()
+    return trainer.finish()
 
 
 class _Trainer:

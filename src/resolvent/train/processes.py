@@ -8,19 +8,26 @@ hybrid     Weights are sharded within groups of processes, such as the GPUs of o
            groups: weights are gathered within a group, and only the shards of gradients are summed between groups.
 
 All three are one number, `shards`: the processes that hold one copy of the weights between them.
+
+The process group has to end before Python does: its threads free tensors, and one that does so while the interpreter
+finalizes aborts the process. `destroy_process_group` drops one reference. The group ends, and its threads are joined,
+when nothing else holds it: no distributed model, no mesh, and no function of torch (see the import below).
 """
 
 from __future__ import annotations
 
+import gc
 import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: its functions keep today's as a default argument, forever
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,6 +35,7 @@ from resolvent.errors import SettingError
 from resolvent.model import LanguageModel
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
     from torch.futures import Future
 
@@ -40,11 +48,16 @@ class Processes:
     count: int
     device: torch.device
     shards: int = 1
+    meshes: list[DeviceMesh] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     @contextmanager
     def init(cls, parallel: str = "replicate", shard_group: int | None = None) -> Iterator[Processes]:
-        """Initialize the process group if torchrun started this process, or use the one that exists."""
+        """Initialize the process group if torchrun started this process, or use the one that exists.
+
+        At the end nothing of this run holds the group: one made here ends, with its threads; one made by a caller
+        ends when the caller destroys it.
+        """
         count, rank = int(os.environ.get("WORLD_SIZE", "1")), process_rank()
         device = default_device(int(os.environ.get("LOCAL_RANK", "0")))
         initialized = dist.is_available() and dist.is_initialized()
@@ -55,11 +68,25 @@ class Processes:
             torch.cuda.set_device(device)
         if count > 1 and not initialized:
             dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        processes = cls(rank, count, device, shards)
         try:
-            yield cls(rank, count, device, shards)
+            yield processes
+        except BaseException as error:
+            if count > 1:
+                traceback.clear_frames(error.__traceback__)  # the model is in them
+            raise
         finally:
-            if count > 1 and not initialized:
-                dist.destroy_process_group()
+            if count > 1:
+                processes._release()
+                if not initialized:
+                    dist.destroy_process_group()
+                    gc.collect()
+
+    def _release(self) -> None:
+        """Let go of the group: meshes, which torch's caches keep, and then models, which are in reference cycles."""
+        for mesh in self.meshes:
+            getattr(mesh, "_pg_registry", {}).clear()
+        gc.collect()
 
     @property
     def first(self) -> bool:
@@ -125,6 +152,7 @@ class Processes:
         replicas = self.count // self.shards
         shape = (self.count,) if replicas == 1 else (replicas, self.shards)
         mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=("replicas", "shards")[-len(shape) :])
+        self.meshes.append(mesh)
         for block in model.blocks:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
