@@ -8,7 +8,7 @@ import resolvent as rv
 from resolvent.coefficients.gates import ConstantGate, ScalarGate, TokenGate
 from resolvent.mixer import Mixer
 from resolvent.rules import rule as rule_of
-from tests.operator_cases import NEW, PAIRED, TABLE, Spec
+from tests.operator_cases import FEW_READS, NEW, PAIRED, TABLE, Spec
 
 RULES = [
     "softmax", "softmax:gate=mamba", "softmax:gate=0.4", "softmax:gate=scalar@0.3", "joint", "tied", "tied:blend=free",
@@ -31,6 +31,23 @@ NEWER += [
     ("binomial:4", "low-rank:rank=5"),
 ]  # fmt: skip
 CASES = PLAIN + NEWER
+
+# What differs in the code, in pairs: every kind of pattern with softmax, every rule on several kinds of pattern.
+COVER: list[tuple[Spec, str]] = [
+    ("attention", "softmax"), ("local:8", "softmax"), ("order:8", "softmax"), ("exponential", "softmax"),
+    ("exponential+cache", "softmax"), ("fenwick", "softmax"), (FEW_READS, "softmax"),
+    ("local:8/exponential+cache", "softmax"), ("first-order", "softmax:gate=mamba"),
+    ("quadratic+cache", "softmax:gate=0.4"), ("dense", "softmax:gate=scalar@0.3"), ("dense", "joint"),
+    ("quadratic", "joint"), (TABLE, "joint"), ("attention/first-order", "joint"), ("exponential+cache", "tied"),
+    ("fenwick", "tied"), ("order:8", "tied:blend=free"), ("local:8", "distance"), (TABLE, "distance"),
+    ("local:8/exponential+cache", "distance:shape=decay"), ("quadratic+cache", "distance:shape=constant"),
+    ("attention", "low-rank:conv=2,rank=5"), ("binomial:4", "low-rank:rank=5"),
+    ("attention/first-order", "low-rank:rank=5"), ("exponential/order:8", "softmax:conv=3"),
+    ("first-order", "mamba1:state=3"), ("first-order", "mamba1:state=3,input=complement,skip=true"),
+    ("first-order", "mamba1:conv=3,state=2"), ("first-order", "mamba2:state=2,groups=3"),
+    ("first-order", "mamba2:state=1,input=complement,vectors=ones"), ("first-order", "linear"),
+    ("first-order", "linear:form=griffin"),
+]  # fmt: skip
 
 
 def make(spec: object, rule: str, *, seed: int = 0, dim: int = 24, heads: int = 3, **options: object) -> Mixer:
