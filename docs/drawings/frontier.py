@@ -16,7 +16,7 @@ from resolvent.analysis.figures.labels import rings
 from resolvent.analysis.figures.palette import INK as _INK
 from resolvent.analysis.figures.palette import NAVY as _CORNER
 from resolvent.analysis.figures.palette import color_of_structure
-from resolvent.analysis.frontier import fewest_hops, least_congestion
+from resolvent.analysis.frontier import fewest_hops
 from resolvent.patterns import PAPER_STRUCTURES, PatternLike, as_pattern
 
 _BOUND = "bound"  # marks the lines that names should not cover
@@ -55,7 +55,7 @@ def frontier_points(n: int) -> list[Point]:
     The lazy binomial pattern of this size has these hops, and this congestion or one more.
     """
     sizes = [2**t for t in range((2 * n - 1).bit_length()) if 2**t <= n] + [2 * n - 1]
-    return [Point(f"{s}", s, fewest_hops(s, 2 * n), least_congestion(s, n)) for s in sizes]
+    return [Point(f"{s}", s, fewest_hops(s, 2 * n), -(-n // s)) for s in sizes]
 
 
 def frontier_figure(n: int = 1024, patterns: Sequence[PatternLike] = PAPER_STRUCTURES) -> Figure:
@@ -93,8 +93,8 @@ def hop_panel(axes: Axes, n: int) -> None:
 def congestion_panel(axes: Axes, n: int) -> None:
     """Congestion against the cache; below the line there is no pattern."""
     sizes = _sizes(n)
-    _bound(axes, sizes, [least_congestion(s, n) for s in sizes])
-    _note(axes, "binomial:s, lazy is on the line or one above\nbelow: no pattern, since slots × congestion ≥ n")
+    _bound(axes, sizes, [-(-n // s) for s in sizes])
+    _note(axes, "binomial:s, lazy is on the line or one above\nbelow: no pattern, as n tokens cross the middle")
     _label(axes, "cache and congestion", "cache slots s", "congestion")
 
 

@@ -34,7 +34,9 @@ def check_bounds(p: rv.Pattern, n: int) -> None:
         assert least_mean_hops(held, n) <= result.mean + 1e-9
     bounds = congestion(p, n, effort="quick")
     if not math.isinf(bounds.lower):
-        assert least_congestion(int(p.occupancy(2 * n).max()), n) <= bounds.upper
+        assert int(p.occupancy(2 * n).max()) * bounds.upper >= n
+        assert least_congestion(int(p.occupancy(2 * n)[:n].max()), n) <= bounds.lower
+        assert p.slots(n) * bounds.lower >= n - 1
 
 
 @given(st.integers(2, 40), st.floats(0, 3), st.integers(0, 10**6), st.booleans())

@@ -107,7 +107,7 @@ def test_trade_off_names_what_has_no_path() -> None:
     axes = Figure().subplots()
     trade_off(axes, [rv.analyze(spec, 64) for spec in ("local:8", "dense", "attention")])
     assert "no path at all: local:8" in axes.get_title()
-    assert [text.get_text() for text in axes.texts] == ["dense\nattention", "– –  cache × congestion = n"]
+    assert [text.get_text() for text in axes.texts] == ["dense\nattention", "– –  slots × congestion = n - 1"]
 
 
 def test_names_beside_points_cover_nothing() -> None:

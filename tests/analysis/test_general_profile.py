@@ -11,20 +11,18 @@ from tests.general_patterns import NAMES, cases
 
 def test_profiles_say_how_far_they_are_from_it() -> None:
     figures = {spec: rv.analyze(spec, 1024) for spec in ("exponential+cache", "binomial:10", "binomial:27", "local:8")}
-    assert [(p.max_hops, p.least.held, p.least.hops) for p in figures.values()][:3] == [
+    assert [(p.max_hops, p.cache_slots, p.least.hops) for p in figures.values()][:3] == [
         (10, 10, 5),
         (5, 10, 5),
         (3, 27, 3),
     ]
     assert figures["binomial:10"].least.congestion == 103
-    assert figures["exponential+cache"].to_dict()["least"] == {
-        "held": 10, "hops": 5, "held_in_copy": 11, "congestion": 94
-    }  # fmt: skip
+    assert figures["exponential+cache"].to_dict()["least"] == {"hops": 5, "congestion": 103}
     local = figures["local:8"].least
-    assert (local.hops, local.held_in_copy, local.congestion) == (None, None, None)  # not all pairs are connected
+    assert (local.hops, local.congestion) == (None, None)  # not all pairs are connected
     text = str(figures["exponential+cache"])
-    assert "5 is the least of any pattern that holds 10 positions at once" in text
-    assert "94 is the least of any pattern that holds 11 positions at once" in text
+    assert "5 is the least of any pattern with 10 slots" in text
+    assert "103 is the least of any pattern with 10 slots" in text
     assert "is the least" not in str(figures["local:8"])
 
 
@@ -80,7 +78,7 @@ def test_cost_by_counting(name: str) -> None:
 
 
 def test_the_nine_fit_into_80_columns() -> None:
-    """Names in full, and below the table what the brackets mean."""
+    """Names in full, and below the table what the brackets mean; the law that it states holds in every row."""
     from rich.console import Console
 
     from resolvent.report import tables
@@ -90,4 +88,19 @@ def test_the_nine_fit_into_80_columns() -> None:
     lines = [line.rstrip() for line in console.export_text().splitlines()]
     assert max(map(len, lines)) <= 80
     assert all(any(line.split()[:1] == [spec] for line in lines) for spec in rv.PAPER_STRUCTURES)
-    assert any("(least): of any pattern that holds as many positions and connects every pair" in line for line in lines)
+    assert any("(least): of any pattern with as many slots that connects every pair" in line for line in lines)
+    assert any("slots × congestion ≥ n - 1 in every row and for (least)" in line for line in lines)
+    check_the_law([line for line in lines if line.split()[:1] and line.split()[0] in rv.PAPER_STRUCTURES])
+    check_the_law(str(rv.compare(n=1024, effort="quick")).splitlines()[2:11])
+
+
+def check_the_law(rows: list[str]) -> None:
+    """Slots × congestion ≥ n - 1, as printed: of the pattern, of the bracket, and of the lower of two bounds."""
+    assert len(rows) == 9
+    for row in rows:
+        words = row.replace(",", "").replace(" … ", "…").split()
+        slots = int(words[2])
+        after = words[4:] if words[3] == "∞" else words[5:]  # hops with their bracket, then the mean
+        loads = [word.strip("()").partition("…")[0] for word in after[1:-1]]
+        assert len(loads) == (1 if words[0] == "local:8" else 2), row
+        assert all(slots * float(load.replace("∞", "inf")) >= 1023 for load in loads), row

@@ -98,7 +98,7 @@ def test_figures_are_those_of_the_analysis(budget: dict[str, float], monkeypatch
         assert figures.madds == pytest.approx(profile.cost.forward_madds_per_token)
         assert each.least.max_hops <= figures.max_hops
         assert each.least.mean_hops <= figures.mean_hops + 1e-12
-        assert each.least.congestion <= bounds.upper
+        assert each.least.congestion == profile.least.congestion <= bounds.upper
 
 
 def test_both_frontiers_are_met() -> None:
@@ -110,6 +110,18 @@ def test_both_frontiers_are_met() -> None:
     assert first.figures.congestion.lower == -(-4096 // 24)
     assert first.figures.congestion.upper == first.figures.congestion.lower + 1
     assert min(each.figures.congestion.upper for each in found.frontier) == -(-4096 // 24)
+
+
+def test_congestion_is_as_exact_as_that_of_the_analysis() -> None:
+    """Of what is shown: both say where a routing meets the proven bound, with the same lower bound beside it."""
+    found = rv.design(1024, slots=10, heads=1)
+    for each in found:
+        p = each.structure.patterns[0]
+        if p.is_shifted(1024) and not p.stages[-1].contiguous_columns:
+            continue  # one length can flatter it: the designer takes the worst nearby
+        bounds, least = rv.congestion(p, 1024), rv.analyze(p, 1024, effort="quick").least.congestion
+        assert (each.figures.congestion.lower, each.figures.congestion.upper) == (bounds.lower, bounds.upper)
+        assert each.cells[-1] == f"{bounds.lower:,} ({least:,})"
 
 
 def test_a_mix_over_heads_has_fewer_hops_in_the_same_cache() -> None:

@@ -76,7 +76,8 @@ class Comparison(Sequence[Profile]):
     def _notes(self) -> list[str]:
         notes = []
         if any(profile.least.hops is not None or profile.least.congestion is not None for profile in self.profiles):
-            notes.append("(least): of any pattern that holds as many positions at once and connects every pair")
+            notes.append("(least): of any pattern with as many slots that connects every pair")
+            notes.append("slots × congestion ≥ n - 1 in every row and for (least)")
         if any(profile.unreachable_pairs for profile in self.profiles):
             notes.append("∞: some pairs have no path; * over the pairs with a path")
         return notes
@@ -102,7 +103,7 @@ def hops_and_least(profile: Profile) -> str:
 
 
 def congestion_and_least(profile: Profile) -> str:
-    """`103 (94)`: congestion or its bounds, and the least that its cache allows."""
+    """`103 (103)`: congestion or its bounds, and the least that its cache allows."""
     least = profile.least.congestion
     return describe(profile.congestion) + ("" if least is None else f" ({least:,})")
 
@@ -121,9 +122,10 @@ def compare(*patterns: PatternLike, n: int | str = 1024, effort: Effort = "searc
     >>> print(compare("first-order", "order:8", n=64))
     n = 64 tokens
     structure    reads  cache  hops (least)   mean  congestion (least)  nearby
-    first-order      1      1       63 (63)  21.67             64 (64)      72
+    first-order      1      1       63 (63)  21.67             64 (63)      72
     order:8          8      8         8 (3)   3.17               8 (8)       9
-    (least): of any pattern that holds as many positions at once and connects every pair
+    (least): of any pattern with as many slots that connects every pair
+    slots × congestion ≥ n - 1 in every row and for (least)
     """
     if any(isinstance(each, list | tuple) for each in patterns):
         raise SettingError("expected patterns one by one, as in compare('dense', 'order:8'), got a list: unpack it.")

@@ -1,8 +1,8 @@
 """How good a pattern can be at all: cache against hops, cache against congestion, and the three together.
 
-A pattern that holds at most s positions needs the least h hops with C(s+h, s) ≥ n over n tokens, and a congestion of
-at least n/s to copy n tokens. Neither costs the other anything: one pattern, the lazy binomial one, has the fewest
-hops at every length, and a congestion within one of the least. docs/theory.md has the proofs.
+A pattern that holds at most s positions over n tokens needs the least h hops with C(s+h, s) ≥ n between them, and a
+congestion of at least (n-1)/s to copy them. Neither costs the other anything: one pattern, the lazy binomial one, has
+the fewest hops at every length, and a congestion of ⌈n/s⌉ or one more. docs/theory.md has the proofs.
 """
 
 from __future__ import annotations
@@ -26,20 +26,25 @@ def fewest_hops(slots: int, n: int) -> int | float:
     return binomial.fewest_hops(slots, n)
 
 
-def least_congestion(slots: int, n: int) -> int | float:
-    """The least congestion of copying n tokens, of any pattern that holds at most `slots` positions.
+def least_congestion(slots: int, n: int, heads: int = 1) -> int | float:
+    """The least congestion of copying n tokens, of any pattern that holds at most `slots` positions over n tokens.
 
-    >>> least_congestion(10, 1024), least_congestion(0, 1024)
-    (103, inf)
+    When token n - 1 is decoded, the n - 1 tokens before it are on their way beyond it, through positions that are
+    held: slots × congestion ≥ n - 1. Each of several heads has its share of every token, and the slots of all count.
+
+    >>> least_congestion(10, 1024), least_congestion(1023, 1024), least_congestion(0, 1024)
+    (103, 1, inf)
     """
-    return -(-n // slots) if slots else math.inf
+    if n == 1:
+        return 1
+    return max(-(-heads * (n - 1) // slots), 1) if slots else math.inf
 
 
 def least_cache(hops: int, congestion: int, n: int) -> int:
     """The fewest positions held by any pattern that copies n tokens with so many hops and such a congestion.
 
-    Hops are counted over all pairs of the 2n tokens. The lazy binomial pattern with a cache of this size has no more
-    hops than asked for, and a congestion of at most one more.
+    Hops and positions are counted over all 2n tokens, so that n tokens cross the cut in the middle. The lazy binomial
+    pattern with a cache of this size has no more hops than asked for, and a congestion of at most one more.
 
     >>> least_cache(hops=6, congestion=47, n=1024)
     22

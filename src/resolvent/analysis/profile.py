@@ -34,18 +34,14 @@ class Reads:
 
 @dataclass(frozen=True)
 class Least:
-    """What any pattern needs that holds no more positions at once; None where not every pair is connected.
+    """What any pattern needs that has no more cache slots over n tokens; None where not every pair is connected.
 
     Attributes:
-        held: The most positions held at once over n tokens, in A and B together.
-        hops: The fewest hops, at most over all pairs of n tokens.
-        held_in_copy: The most positions held at once over the 2n tokens of a copy.
-        congestion: The least congestion of copying n tokens.
+        hops: The fewest hops, at most over all pairs of n tokens: n ≤ C(slots + hops, slots).
+        congestion: The least congestion of copying n tokens: slots × congestion ≥ n - 1.
     """
 
-    held: int
     hops: int | None
-    held_in_copy: int | None
     congestion: int | None
 
 
@@ -68,7 +64,7 @@ class Profile:
             is a table that ends before.
         congestion_nearby: The largest lower bound on congestion over the lengths within 8 of n: patterns can be lucky.
         least: The fewest hops and the least congestion that its cache allows.
-        growth: How these quantities grow with n, fitted to exact values.
+        growth: How these quantities grow with n: proved for some patterns, fitted to computed values for the others.
         cost: Multiply-adds and bytes of a layer.
     """
 
@@ -160,7 +156,7 @@ class Profile:
         hop_text = f"{self.max_hops:,} at most, {self.mean_hops:,.2f} on average"
         if self.unreachable_pairs:
             hop_text = f"∞: {self.unreachable_pairs:,} pairs have no path; otherwise {hop_text}"
-        fewest = "" if least.hops is None else _of_any(least.hops, least.held)
+        fewest = "" if least.hops is None else _of_any(least.hops, self.cache_slots)
         rows = [
             ("non-zeros", f"A {self.nnz_a:,}   B {self.nnz_b:,}", ""),
             (
@@ -189,13 +185,13 @@ class Profile:
         rows = [("congestion", f"{describe(bounds)}  ({why(bounds)})", self.growth.congestion)]
         if not math.isinf(bounds.lower):
             rows.append(("", f"{describe_number(nearby)} at worst within {NEARBY} tokens of n", ""))
-        if least.congestion is not None and least.held_in_copy is not None:
-            rows.append(("", _of_any(least.congestion, least.held_in_copy), ""))
+        if least.congestion is not None:
+            rows.append(("", _of_any(least.congestion, self.cache_slots), ""))
         return rows
 
 
-def _of_any(value: int, held: int) -> str:
-    return f"{value:,} is the least of any pattern that holds {plural(held, 'position')} at once"
+def _of_any(value: int, slots: int) -> str:
+    return f"{value:,} is the least of any pattern with {plural(slots, 'slot')}"
 
 
 def plural(count: int, noun: str) -> str:
@@ -282,13 +278,13 @@ def analyze(
 
 
 def _least(pattern: Pattern, n: int, distances: Hops, bounds: Congestion | None) -> Least:
-    """The bounds that follow from the number of positions held; they presuppose that all pairs are connected."""
-    held = int(pattern.occupancy(n).max())
-    fewest = None if distances.unreachable_pairs else int(fewest_hops(held, n))
-    if bounds is None or math.isinf(bounds.lower):
-        return Least(held, fewest, None, None)
-    held_in_copy = int(pattern.occupancy(2 * n).max())
-    return Least(held, fewest, held_in_copy, int(least_congestion(held_in_copy, n)))
+    """The bounds that follow from the number of slots; they presuppose that all pairs are connected."""
+    slots = pattern.slots(n)
+    copied = bounds is not None and not math.isinf(bounds.lower)
+    return Least(
+        None if distances.unreachable_pairs else int(fewest_hops(slots, n)),
+        int(least_congestion(slots, n)) if copied else None,
+    )
 
 
 def _finite(value: int | float) -> int | str:

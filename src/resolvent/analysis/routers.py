@@ -74,6 +74,23 @@ def sweep(pattern: Stage, n: int, lower: int, search: bool = True) -> Routing | 
     starting at the proven lower bound, which it meets in nearly all cases. Without, one patient sweep: few hops, high
     load. None if the routing would be too long to list.
     """
+    best = sweep_within(pattern, n, n, eager=False)
+    failed, step, capacity = lower - 1, 1 + n // 1024, lower
+    good_enough = 1 if n <= 4096 else 1 + lower // 16
+    while best is not None and search and best.congestion - failed > good_enough:
+        routing = sweep_within(pattern, n, capacity)
+        if routing is None:
+            failed = capacity
+        elif routing.congestion < best.congestion:
+            best = routing
+        # Gallop up from the lower bound while nothing works, but never past the middle; then bisect.
+        middle = (failed + best.congestion) // 2
+        capacity, step = min(capacity + step, middle) if routing is None else middle, 2 * step
+    return best
+
+
+def sweep_within(pattern: Stage, n: int, capacity: int, *, eager: bool = True) -> Routing | None:
+    """A routing of at most this load by a deadline sweep, see `sweep`; None if no order of the tokens gives one."""
     from resolvent.analysis import kernels
 
     lives = pattern.lives(2 * n)
@@ -83,27 +100,11 @@ def sweep(pattern: Stage, n: int, lower: int, search: bool = True) -> Routing | 
     rng = np.random.default_rng(0)
     orders = [np.arange(n)] if n > 4096 else [np.arange(n), np.arange(n)[::-1].copy()]
     orders += [rng.permutation(n) for _ in range(RETRIES if n <= 4096 else 0)]
-
-    def attempt(capacity: int, eager: bool) -> Routing | None:
-        for order in orders:
-            tokens, nodes = kernels.sweep(lives, following, n, capacity, eager, order, MOST_VISITS)
-            if len(tokens):
-                return Routing.from_visits(n, tokens, nodes)
-        return None
-
-    best = attempt(n, eager=False)
-    failed, step, capacity = lower - 1, 1 + n // 1024, lower
-    good_enough = 1 if n <= 4096 else 1 + lower // 16
-    while best is not None and search and best.congestion - failed > good_enough:
-        routing = attempt(capacity, eager=True)
-        if routing is None:
-            failed = capacity
-        elif routing.congestion < best.congestion:
-            best = routing
-        # Gallop up from the lower bound while nothing works, but never past the middle; then bisect.
-        middle = (failed + best.congestion) // 2
-        capacity, step = min(capacity + step, middle) if routing is None else middle, 2 * step
-    return best
+    for order in orders:
+        tokens, nodes = kernels.sweep(lives, following, n, capacity, eager, order, MOST_VISITS)
+        if len(tokens):
+            return Routing.from_visits(n, tokens, nodes)
+    return None
 
 
 def held_size(stage: Stage) -> int | None:

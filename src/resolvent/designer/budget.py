@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import count
 
-from resolvent.analysis.frontier import fewest_hops, least_mean_hops
+from resolvent.analysis.frontier import fewest_hops, least_congestion, least_mean_hops
 from resolvent.designer.structure import Shape, Structure
 from resolvent.errors import SettingError, is_integer
 from resolvent.patterns import pattern
@@ -89,16 +89,16 @@ def require_shape(shape: Shape) -> None:
 def least_of(structure: Structure, n: int, shape: Shape) -> LeastFigures:
     """What its caches and reads allow it at best: bounds for any with as many slots in each head."""
     sizes = [p.slots(n) for p in structure.patterns]
-    held = _positions(sum(c * p.slots(n) for p, c in structure.counts().items()), shape.heads, n)
+    load = least_congestion(sum(c * p.slots(n) for p, c in structure.counts().items()), n, shape.heads)
     if structure.is_uniform:
         p = structure.patterns[0]
         if all(stage.is_shifted(n) for stage in p.stages):
             strides = sum(len(stage.offsets(n)) for stage in p.stages)
             sizes = [min(sizes[0], strides)]  # h of r distances, in any order, have C(r+h, h) - 1 sums
-        return LeastFigures(fewest_hops(sizes[0], n), _least_mean(sizes[0], n), held)
+        return LeastFigures(fewest_hops(sizes[0], n), _least_mean(sizes[0], n), load)
     # Heads of one layer reach what each reaches alone; through several layers, what one would that holds all of it.
     reach = _heads_reach(sizes if len(structure.layers) == 1 else [sum(sizes)])
-    return LeastFigures(_first(reach, n), _mean_beyond(reach, n), held)
+    return LeastFigures(_first(reach, n), _mean_beyond(reach, n), load)
 
 
 def least_within(budget: Budget, n: int, shape: Shape) -> LeastFigures:
@@ -108,7 +108,7 @@ def least_within(budget: Budget, n: int, shape: Shape) -> LeastFigures:
     if budget.reads is not None:
         read = math.floor(budget.reads * shape.states)
         hops, mean = max(hops, _first(_reads_reach(read), n)), max(mean, _mean_beyond(_reads_reach(read), n))
-    return LeastFigures(hops, mean, _positions(total, shape.heads, n))
+    return LeastFigures(hops, mean, least_congestion(total, n, shape.heads))
 
 
 def total_slots(budget: Budget, n: int, shape: Shape) -> int:
@@ -122,13 +122,6 @@ def total_slots(budget: Budget, n: int, shape: Shape) -> int:
 
 
 _least_mean = lru_cache(maxsize=4096)(least_mean_hops)
-
-
-def _positions(total: int, heads: int, n: int) -> float:
-    """The least congestion if all heads together hold so many positions while n - 1 tokens cross."""
-    if n == 1:
-        return 1
-    return max(-(-heads * (n - 1) // total), 1) if total else math.inf
 
 
 def _heads_reach(sizes: list[int]) -> Callable[[int], int]:

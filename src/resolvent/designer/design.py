@@ -20,6 +20,7 @@ from resolvent.designer.budget import (
 )
 from resolvent.designer.candidate import Candidate
 from resolvent.designer.explain import better_than, why
+from resolvent.designer.measure import settled
 from resolvent.designer.relax import nearest_budgets
 from resolvent.designer.search import Search
 from resolvent.designer.space import lines
@@ -212,16 +213,25 @@ def design(
     if not frontier:
         raise SettingError(_nothing_fits(n, shape, budget))
     ranked = sorted(frontier, key=lambda each: _key(each, key_names, weights))
-    best = list({each.kind: each for each in reversed(ranked)}.values())[::-1]
-    best.sort(key=lambda each: _key(each, key_names, weights))
+    best = _first_of_each_kind(ranked)
+    exact = {each: replace(each, figures=settled(each.structure, n, each.figures)) for each in best}
+    ranked = sorted((exact.get(each, each) for each in ranked), key=lambda each: _key(each, key_names, weights))
+    best = _first_of_each_kind(ranked)
     explained = tuple(
-        replace(each, why=why(each, best[:rank], search.compared), better=better_than(each, frontier, search))
+        replace(each, why=why(each, best[:rank], search.compared), better=better_than(each, ranked, search))
         for rank, each in enumerate(best)
     )
     return Design(
         n, shape, budget, _describe(key_names, weights), least_within(budget, n, shape), explained, tuple(ranked),
         search.considered, len(search.measured), tuple(search.sampled), tuple(search.skipped),
     )  # fmt: skip
+
+
+def _first_of_each_kind(ranked: Sequence[Candidate]) -> list[Candidate]:
+    best: dict[str, Candidate] = {}
+    for each in ranked:
+        best.setdefault(each.kind, each)
+    return list(best.values())
 
 
 def _searched(n: int, shape: Shape, budget: Budget) -> Search:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from resolvent.analysis.frontier import fewest_hops, least_congestion
+from resolvent.analysis.frontier import fewest_hops
 from resolvent.designer.candidate import Better, Candidate
 from resolvent.designer.search import Search
 from resolvent.patterns import binomial
@@ -67,13 +67,9 @@ def _proved(each: Candidate, name: str, search: Search) -> Better | None:
         return None
     if size > 1024 or size >= n or size <= figures.slots:
         return None
-    value = hops if name == "max_hops" else float(least_congestion(size, n)) + 1
-    after = {
-        "slots": float(size),
-        "reads": float(size),
-        "max_hops": float(hops),
-        "congestion": float(least_congestion(size, n)) + 1,
-    }
+    load = float(-(-n // size) + 1)  # of the lazy binomial pattern, at most
+    value = hops if name == "max_hops" else load
+    after = {"slots": float(size), "reads": float(size), "max_hops": float(hops), "congestion": load}
     costs = {key: amount for key, amount in after.items() if key != name and amount > figures.value(key)}
     return Better(name, value, f"binomial:{size},lazy", costs, proved=name == "max_hops")
 

@@ -36,7 +36,7 @@ def design_figure(design: Design) -> NotebookFigure:
         mixed = [fewest_hops(s * design.shape.states, n) for s in sizes]
         left.plot(sizes, mixed, color=NAVY, linewidth=1.2, linestyle=":")
         _note(left, "the least of any mix over heads", (sizes[-1], mixed[-1]), (0, -13), align="right")
-    _bound(right, sizes, [least_congestion(s, n) for s in sizes], "below: no pattern, since slots × congestion ≥ n")
+    _bound(right, sizes, [least_congestion(s, n) for s in sizes], "below: no pattern, since slots × congestion ≥ n - 1")
     for axes, name, text in ((left, "max_hops", f"most hops over {n:,} tokens"), (right, "congestion", "congestion")):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from resolvent.analysis.congestion import Congestion
 from resolvent.analysis.hops import Hops, as_intervals, hops, hops_by_distance
 from resolvent.analysis.lower_bounds import NEARBY, cut_bound, interval_bound, lower_bound, path_length_bound
 from resolvent.analysis.reach import stack_hops
-from resolvent.analysis.routers import held_size, persistent_load
+from resolvent.analysis.routers import held_size, persistent_load, sweep_within
+from resolvent.analysis.routing import verify
 from resolvent.analysis.stack import stack_congestion
 from resolvent.designer.structure import Structure
 from resolvent.patterns import Pattern, Stage
 from resolvent.patterns.strided import Strided
 
 _FEW_HOPS = 256  # up to which the lengths near n are tried, too
+_ROUTED = 2048  # tokens up to which routings are looked for
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,20 @@ def measure_congestion(structure: Structure, n: int) -> Congestion:
     if structure.is_uniform and len(structure.layers) == 1:
         return pattern_congestion(structure.patterns[0], n)
     return stack_congestion([structure.heads_of(index) for index in range(len(structure.layers))], n)
+
+
+def settled(structure: Structure, n: int, figures: Figures) -> Figures:
+    """Bounds on congestion made to meet, where few tokens are copied and a sweep finds a routing of the least load."""
+    bounds = figures.congestion
+    p = structure.patterns[0]
+    last = p.stages[-1]
+    single = structure.is_uniform and len(structure.layers) == 1 and last.recurrent and last.contiguous_columns
+    if bounds.exact or not single or n > _ROUTED:
+        return figures
+    routing = sweep_within(last, n, int(bounds.lower))
+    if routing is None or verify(p, routing) > bounds.lower:
+        return figures
+    return replace(figures, congestion=replace(bounds, upper=bounds.lower, upper_by="deadline sweep"))
 
 
 _cut = lru_cache(maxsize=16)(cut_bound)  # asked for twice: to prune, and as the lower bound

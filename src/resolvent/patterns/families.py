@@ -54,7 +54,7 @@ _ATTENTION = Family(
 )
 _LOCAL = Family(
     "local",
-    "the last w positions (itself included), no feedback",
+    "a window of w tokens, itself included: the last w - 1 positions, no feedback",
     lambda w: TranslationInvariant(Contiguous(parse_size("local", w) - 1), recurrent=False),
     "w",
     "8",
@@ -65,7 +65,11 @@ _FIRST_ORDER = Family(
     lambda _: TranslationInvariant(Contiguous(1), direct="diagonal"),
 )
 _ORDER = Family(
-    "order", "the last k positions", lambda k: TranslationInvariant(Contiguous(parse_size("order", k))), "k", "8"
+    "order",
+    "the last k positions, itself not counted",
+    lambda k: TranslationInvariant(Contiguous(parse_size("order", k))),
+    "k",
+    "8",
 )
 _DENSE = Family("dense", "every past position", lambda _: TranslationInvariant(Contiguous(None)))
 _EXPONENTIAL = Family("exponential", "1, 2, 4, 8, … back", lambda _: TranslationInvariant(Formula.parse("2**k")))

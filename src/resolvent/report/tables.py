@@ -46,7 +46,8 @@ def comparison(profiles: Sequence[Profile]) -> Table:
             describe_number(profile.congestion_nearby),
         )
     notes = [
-        "(least): of any pattern that holds as many positions and connects every pair.",
+        "(least): of any pattern with as many slots that connects every pair.",
+        "slots × congestion ≥ n - 1 in every row and for (least).",
         f"nearby: the largest lower bound on congestion within {NEARBY} tokens of n.",
     ]
     if any(profile.unreachable_pairs for profile in profiles):
@@ -228,7 +229,7 @@ def _own_families(n: int) -> Table:
 
 def _published_families(n: int) -> Table:
     table = _family_table(f"published by others (costs at n = {n:,})", "a token reads, by whom, and their claim")
-    table.caption = "recurrent like all families; append +attention for no feedback, as published"
+    table.caption = "their reads, recurrent like all families; append +attention for no feedback"
     for family in FAMILIES.values():
         if family.source:
             example = f"\n[dim]e.g.[/dim]\n{escape(family.sample)}" if family.argument else ""

@@ -18,18 +18,15 @@ if TYPE_CHECKING:
 
 
 def trade_off(axes: Axes, profiles: Sequence[Profile]) -> None:
-    """Cache against congestion, and the lower bound cache × congestion = n.
-
-    The cache is counted where the bound is proven, when token n + 1 is decoded: one slot more than n tokens need.
-    """
+    """Cache slots against congestion, and the lower bound slots × congestion = n - 1."""
     n = profiles[0].n
     line: npt.NDArray[np.float64] = np.logspace(0, np.log2(n), 50, base=2)
-    axes.plot(line, n / line, color=INK, linewidth=1, linestyle="--")
-    axes.fill_between(line, 0.6, n / line, color=INK, alpha=0.06, linewidth=0)
+    axes.plot(line, (n - 1) / line, color=INK, linewidth=1, linestyle="--")
+    axes.fill_between(line, 0.6, (n - 1) / line, color=INK, alpha=0.06, linewidth=0)
     names: dict[tuple[float, float], list[str]] = {}
     for profile in profiles:
         if profile.congestion is not None and np.isfinite(profile.congestion.upper):
-            point = (float(profile.pattern.slots(n + 1)), float(profile.congestion.upper))
+            point = (float(profile.cache_slots), float(profile.congestion.upper))
             names.setdefault(point, []).append(str(profile.pattern))
     every = [str(profile.pattern) for profile in profiles]
     at = {(x, y): (340 * np.log2(x) / np.log2(2 * n), 300 * np.log2(y) / np.log2(4 * n)) for x, y in names}  # in points
@@ -54,13 +51,13 @@ def trade_off(axes: Axes, profiles: Sequence[Profile]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_ylim(0.6, 2.2 * n)
-    axes.text(0.97, 0.97, "– –  cache × congestion = n", transform=axes.transAxes, ha="right", va="top", fontsize=9,
-              color=INK)  # fmt: skip
+    law = "– –  slots × congestion = n - 1"
+    axes.text(0.97, 0.97, law, transform=axes.transAxes, ha="right", va="top", fontsize=9, color=INK)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     missing = [str(p.pattern) for p in profiles if p.congestion and not np.isfinite(p.congestion.upper)]
     note = f"\n(no path at all: {', '.join(missing)})" if missing else ""
-    label(axes, f"the price of a small cache, n = {n:,}{note}", "cache slots", "congestion")
+    label(axes, f"cache and congestion, n = {n:,}{note}", "cache slots", "congestion")
 
 
 def _corner(at: tuple[float, float], size: tuple[float, float], left: bool, up: int) -> tuple[float, float]:
