@@ -1,7 +1,7 @@
 """Patterns that others have published, with their sources and what their authors claim.
 
-All are causal, have no end and count positions from 0. Only the reads are as published: these patterns are recurrent like
-every family, and `+attention` leaves the feedback out. Log-linear attention, from which `fenwick` is taken, reads
+All are causal, have no end and count positions from 0. Only the reads are as published: these patterns are recurrent
+like every family, and `+attention` leaves the feedback out. Log-linear attention, from which `fenwick` is taken, reads
 matrix states out with a weight for each level, which is not among the rules here.
 """
 
