@@ -20,10 +20,8 @@ from typer.testing import CliRunner
 import resolvent as rv
 from resolvent.bench import bench, bench_decode, machine, peers, read_bench_records
 from resolvent.bench.measure import gradients
-from resolvent.bench.models import long_text, training_step
 from resolvent.bench.results import Report, trend
 from resolvent.cli import app
-from resolvent.model import preset
 from resolvent.ops import cpu
 from resolvent.ops.backend import Token
 from resolvent.report import figures, tables
@@ -262,7 +260,7 @@ def test_figures_show_the_times() -> None:
     assert [text.get_text() for text in axes.texts][:2] == ["1.0", "not measured"]
 
 
-COMMAND = ["bench", "exponential", "--n", "64", "--heads", "2", "--rounds", "2"]
+COMMAND = ["bench", "operator", "exponential", "--n", "64", "--heads", "2", "--rounds", "2"]
 
 
 def test_command(tmp_path: Path) -> None:
@@ -328,50 +326,6 @@ def test_decoding_does_not_slow_down(slots_read: list[int]) -> None:
     assert max(slots_read) <= 2 * min(slots_read)
     assert attention.cache_bytes == 64 * before.cache_bytes
     assert late.cache_bytes <= 2 * early.cache_bytes
-
-
-def test_decoding_command() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "resolvent",
-        "bench",
-        "order:4",
-        "--decode",
-        "--n",
-        "64",
-        "--heads",
-        "2",
-        "--rounds",
-        "1",
-    ]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
-    assert [step["case"] for step in json.loads(done.stdout)["positions"][0]["steps"]] == ["sdpa", "order:4"]
-    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "one more token after 64" in table
-    wrong = subprocess.run([*command, "--memory"], capture_output=True, text=True)
-    assert wrong.returncode == 2
-    assert "--decode does not go with --memory" in wrong.stderr
-
-
-@pytest.mark.slow
-def test_a_long_text_takes_no_more_memory_and_no_more_work(slots_read: list[int]) -> None:
-    """Work is counted: a token reads one slot more where the text is twice as long."""
-    found = long_text(preset("tiny", pattern="exponential+cache"), 20_000)
-    assert found.difference < 1e-4  # as `resolvent model` promises of logits in float32
-    assert len(slots_read) > 20_000
-    assert max(slots_read) == rv.pattern("exponential+cache").reads(19_999) == 15
-    assert min(found.first_seconds, found.last_seconds) > 0
-    assert found.first_resident_bytes is not None
-    assert found.last_resident_bytes is not None
-    assert found.last_resident_bytes - found.first_resident_bytes < 4 * 2**20
-
-
-@pytest.mark.slow
-def test_training_on_long_sequences_fits_into_memory() -> None:
-    step = training_step(preset("tiny", pattern="exponential"), 16_384)
-    assert step.peak_bytes is not None
-    assert step.peak_bytes < 4 * 2**30
 
 
 @pytest.mark.parametrize("spec", ["bigbird:2,1,1", "fenwick", "attention/first-order"])

@@ -19,7 +19,7 @@ from resolvent.bench.record import AVX2_ALONE, Host
 from resolvent.cli import app, bench_plan
 from tests.bench import samples
 
-SMALL = ["--lengths", "8", "--rounds", "1", "--against", "none"]
+SMALL = ["--n", "8", "--rounds", "1", "--against", "none"]
 SHAPE = ["--heads", "1", "--head-dim", "8"]
 
 
@@ -48,12 +48,12 @@ def test_records_of_all_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     out = tmp_path / "bench-here.jsonl"
     printed = {
-        kind: call(*flags, "--out", str(out)).stdout
-        for kind, flags in {
-            "operator": ["order:2", *SMALL, *SHAPE],
-            "decode": ["order:2", "--decode", "--n", "8", "--rounds", "1", *SHAPE],
-            "generate": ["order:2", "--generate", "--preset", "tiny", "--tokens", "1", "--batch", "2", *SMALL],
-            "training": ["order:2", "--train-step", "--preset", "tiny", *SMALL],
+        kind: call(*words, "--out", str(out)).stdout
+        for kind, words in {
+            "operator": ["operator", "order:2", *SMALL, *SHAPE],
+            "decode": ["decode", "order:2", "--n", "8", "--rounds", "1", *SHAPE],
+            "generate": ["generate", "order:2", "--preset", "tiny", "--tokens", "1", "--batch", "2", *SMALL],
+            "training": ["train-step", "order:2", "--preset", "tiny", *SMALL],
         }.items()
     }
     records = read_bench_records(out)
@@ -68,7 +68,7 @@ def test_records_of_all_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_json_and_figure(tmp_path: Path) -> None:
     picture = tmp_path / "training.svg"
-    done = call("--train-step", "--preset", "tiny", *SMALL, "--n", "16", "--json", "--figure", str(picture))
+    done = call("train-step", "--preset", "tiny", *SMALL, "--n", "16", "--json", "--plot", str(picture))
     content = json.loads(done.stdout)
     assert content["format"] == "resolvent-bench"
     assert sorted({m["n"] for m in content["measurements"]}) == [8, 16]
@@ -76,15 +76,12 @@ def test_json_and_figure(tmp_path: Path) -> None:
 
 
 def test_quick_is_small() -> None:
-    for mode in ("operator", "decode", "generate", "train-step"):
-        plan = bench_plan.make_plan(mode, None, None, None, None, quick=True)
-        full = bench_plan.make_plan(mode, None, None, None, None, quick=False)
+    for mode, full in bench_plan.PLANS.items():
+        plan = bench_plan.QUICK[mode]
         assert plan.rounds < full.rounds
         assert max(plan.lengths) <= max(full.lengths)
         assert plan.preset in ("", "tiny")
-        assert bench_plan.make_plan(mode, ["dense"], ["2k,1k"], "tiny", 9, quick=True) == bench_plan.Plan(
-            mode, ["dense"], [1024, 2048], 9, "tiny"
-        )
+        assert plan.changed(["dense"], ["2k,1k"], 9, "small") == bench_plan.Plan(["dense"], [1024, 2048], 9, "small")
 
 
 def test_all_runs_everything_in_both_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,19 +90,18 @@ def test_all_runs_everything_in_both_policies(tmp_path: Path, monkeypatch: pytes
     out = str(tmp_path / "bench.jsonl")
     for flags in ([], ["--quick"]):
         runs.clear()
-        done = CliRunner().invoke(app, ["bench", "--all", "--out", out, *flags])
+        done = CliRunner().invoke(app, ["bench", "all", out, *flags])
         assert done.exit_code == 0, done.output
         for policy in ("plain", "passive"):
             own = [arguments for arguments, each in runs if each == policy]
             assert all(arguments[-2:] == ["--wait-policy", policy] and out in arguments for arguments in own)
-            modes = [next((flag for flag in ("--decode", "--generate", "--train-step") if flag in a), "") for a in own]
-            assert set(modes) == {"", "--decode", "--generate", "--train-step"}
+            assert {arguments[1] for arguments in own} == set(bench_plan.PLANS)
             assert all(("--quick" in arguments) == bool(flags) for arguments in own)
     runs.clear()
-    CliRunner().invoke(app, ["bench", "--all", "--out", out, "--wait-policy", "passive", "--quick"])
+    CliRunner().invoke(app, ["bench", "all", out, "--wait-policy", "passive", "--quick"])
     assert {policy for _, policy in runs} == {"passive"}
     monkeypatch.setattr(bench_plan, "_run", lambda *_: 3)
-    assert CliRunner().invoke(app, ["bench", "--all", "--out", out]).exit_code == 3
+    assert CliRunner().invoke(app, ["bench", "all", out]).exit_code == 3
 
 
 def test_plain_runs_have_no_policy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +114,7 @@ def test_plain_runs_have_no_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_plan.subprocess, "run", started)
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
     for policy in ("plain", "passive"):
-        assert CliRunner().invoke(app, ["bench", "--wait-policy", policy]).exit_code == 7
+        assert CliRunner().invoke(app, ["bench", "operator", "--wait-policy", policy]).exit_code == 7
     assert environments == [None, "passive"]
 
 
@@ -131,7 +127,7 @@ def test_avx2_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         return subprocess.CompletedProcess([], 7)
 
     monkeypatch.setattr(bench_plan.subprocess, "run", start)
-    assert CliRunner().invoke(app, ["bench", "--avx2"]).exit_code == 7
+    assert CliRunner().invoke(app, ["bench", "operator", "--avx2"]).exit_code == 7
     [environment] = started
     assert {name: environment[name] for name in AVX2_ALONE} == AVX2_ALONE
     for name, value in AVX2_ALONE.items():
@@ -148,25 +144,17 @@ def test_avx2_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_commands_let_waiting_threads_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "")
     monkeypatch.delenv("OMP_WAIT_POLICY")
-    CliRunner().invoke(app, ["draw", "dense", "--n", "4"])
+    CliRunner().invoke(app, ["analyze", "dense", "--draw", "--n", "4"])
     assert os.environ["OMP_WAIT_POLICY"] == "passive"
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["--generate", "--decode"], "expected one of --generate, --train-step, .*, got --generate and --decode"),
-    (["--generate", "--heads", "2"], "--generate does not go with --heads: leave that out"),
-    (["--preset", "tiny"], "the operator does not go with --preset"),
-    (["--decode", "--memory", "--plot", "x.png"], "--decode does not go with --memory or --plot"),
-    (["--all", "--json", "--out", "x.jsonl"], "--all does not go with --json"),
-    (["--all", "dense", "--out", "x.jsonl"], "--all does not go with patterns"),
-    (["--all"], "--all keeps records: expected --out FILE.jsonl with it, got none"),
-    (["--out", "x.json"], "expected --out to be a file that ends in .jsonl, got 'x.json'"),
-    (["--generate", "--against", "sdpa"], "--generate compares with none or transformers only: .* got sdpa"),
-    (["--decode", "--against", "flex"], "--decode compares with sdpa only"),
-    (["--wait-policy", "pasive"], "--wait-policy plain, passive, active, got 'pasive'. Did you mean 'passive'"),
-    (["--rounds", "0"], "expected --rounds to be at least 1, got 0"),
-    (["--lengths", "8,no"], "expected an integer ≥ 1 or a string such as '128k', got 'no'"),
-    (["--generate", "--preset", "gpt3", "--against", "none"], "unknown preset 'gpt3'"),
+    (["all", "x.json"], "expected a file of records that ends in .jsonl, got 'x.json'"),
+    (["operator", "--out", "x.json"], "expected a file of records that ends in .jsonl, got 'x.json'"),
+    (["operator", "--wait-policy", "pasive"], "--wait-policy plain, .* got 'pasive'. Did you mean 'passive'"),
+    (["operator", "--rounds", "0"], "expected --rounds to be at least 1, got 0"),
+    (["operator", "--n", "8,no"], "expected an integer ≥ 1 or a string such as '128k', got 'no'"),
+    (["generate", "--preset", "gpt3", "--against", "none"], "unknown preset 'gpt3'"),
 ])  # fmt: skip
 def test_errors(arguments: list[str], message: str) -> None:
     assert re.search(message, error_of(*arguments)), error_of(*arguments)
@@ -175,9 +163,9 @@ def test_errors(arguments: list[str], message: str) -> None:
 def test_a_file_of_other_records_is_refused_before_anything_runs(tmp_path: Path) -> None:
     out = tmp_path / "runs.jsonl"
     out.write_text("{}\n")
-    assert "line 1: expected a benchmark's record" in error_of("--generate", "--out", str(out))
+    assert "line 1: expected a benchmark's record" in error_of("generate", "--out", str(out))
 
 
 def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "pip install 'resolvent[bench]', or choose --against none" in error_of("--generate", "--quick")
+    assert "pip install 'transformers>=5.22,<6', or choose --against none" in error_of("generate", "--quick")

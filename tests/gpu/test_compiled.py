@@ -1,7 +1,7 @@
 """Kernels compiled for GPUs that are not there: they compile, fit, do not race, and use what the hardware has.
 
 `make gpu` compiles those of `IN_CI`, `make gpu-test` all of resources.json. None of this shows that a GPU computes the
-right numbers, or how fast: `resolvent gpu-check` does.
+right numbers, or how fast: `resolvent bench gpu` does.
 """
 
 import importlib.util

@@ -10,7 +10,7 @@ import torch
 
 import resolvent as rv
 from resolvent.bench import gpu_check
-from resolvent.cli.gpu_check import gpu_check as gpu_check_command
+from resolvent.cli.bench_gpu import check_gpu as gpu_check_command
 from resolvent.ops import triton
 from resolvent.ops.backend import Backend, Request, SplitBackend
 from resolvent.ops.registry import BACKENDS, choose
@@ -146,7 +146,7 @@ def test_a_block_has_at_most_as_many_rows_as_a_mask_has_bits() -> None:
 
 
 def test_gpu_check_without_a_gpu() -> None:
-    done = command("gpu-check")
+    done = command("bench", "gpu")
     assert done.returncode == 2
     assert "no GPU: torch sees neither CUDA nor ROCm" in done.stderr or "needs the package triton" in done.stderr
 

@@ -97,11 +97,6 @@ def peak_bytes(run: Callable[[], object]) -> int | None:
     return None if before is None or peak is None else max(0, peak - before)
 
 
-def resident_bytes() -> int | None:
-    """What the process holds in memory; None where the system does not say."""
-    return _resident("VmRSS")
-
-
 def _give_back_free_pages() -> bool:
     try:
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""Results of a benchmark as plain values: `Report.to_dict()` is what `resolvent bench --json` prints.
+"""Results of a benchmark as plain values: `Report.to_dict()` is what `resolvent bench operator --json` prints.
 
 Null (None) is what was not measured, or does not apply.
 """

@@ -1,17 +1,19 @@
-"""The command that benchmarks: the operator, decoding, generation and training steps."""
+"""Commands that benchmark: the operator, decoding, generation and training steps."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from resolvent.cli import bench_plan
-from resolvent.cli.bench_plan import Mode
+from resolvent.cli.bench_plan import GPT2, MODELS, PLANS, QUICK
 from resolvent.cli.shared import AsJson, HeadDim, Heads, app, progress, say_written
+from resolvent.errors import SettingError
+from resolvent.files import require_writable
 from resolvent.patterns import pattern
 
 if TYPE_CHECKING:
@@ -21,148 +23,104 @@ if TYPE_CHECKING:
     from resolvent.bench.record import BenchRecord
     from resolvent.bench.results import Report
 
+bench = typer.Typer(
+    help="Time the operator or whole models against peers, and check the kernels on a GPU.\n\n"
+    "All cases are interleaved in one process, so that other load on the machine affects all alike; medians are "
+    "compared. Nothing is set in the environment: times are those that a plain script gets.",
+    no_args_is_help=True,
+)
+app.add_typer(bench, name="bench")
 
-@app.command("bench")
-def bench_patterns(
-    context: typer.Context,
-    specs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="PATTERN", help="Patterns to time.", show_default="the paper's sparse recurrences"),
-    ] = None,
+Patterns = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="PATTERN", help="Patterns to time.", show_default="the paper's sparse recurrences"),
+]
+ModelPatterns = Annotated[
+    list[str] | None, typer.Argument(metavar="PATTERN", help="Patterns to time.", show_default=" ".join(MODELS))
+]
+Lengths = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--n",
+        "-n",
+        metavar="N",
+        help="Lengths in tokens, such as 4096 or 16,1k,16k (repeatable).",
+        show_default="4096; generate: 16,1k,16k; train-step: 256,1k",
+    ),
+]
+Quick = Annotated[bool, typer.Option("--quick", help="Small shapes and few rounds: less than a minute.")]
+Batch = Annotated[int, typer.Option(help="Batch size.")]
+Preset = Annotated[str | None, typer.Option(help="Shape of the models: tiny, gpt2-125m, …", show_default=GPT2)]
+Rounds = Annotated[int | None, typer.Option(help="Timed runs of each case.", show_default="7; 5 for models")]
+AgainstGPT2 = Annotated[
+    Literal["transformers", "none"],
+    typer.Option(help="Compare with GPT2LMHeadModel of transformers in the same shape."),
+]
+Threads = Annotated[int | None, typer.Option(help="Number of threads.", show_default="torch's default")]
+WaitPolicy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="plain|passive|active",
+        help="Run in a process with OMP_WAIT_POLICY set to this, or not set (plain).",
+        show_default="the environment as it is",
+    ),
+]
+AVX2 = Annotated[
+    bool, typer.Option("--avx2", help="Run in a process in which neither torch nor the kernels use AVX-512 (x86-64).")
+]
+Plot = Annotated[Path | None, typer.Option(help="Write a figure: times against n, or speedups for a single length.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Add the record to this file (.jsonl); it replaces an earlier run of the same kind and shape."),
+]
+
+
+@bench.command("operator")
+def bench_operator(
+    specs: Patterns = None,
     *,
-    generate: Annotated[
-        bool, typer.Option("--generate", help="Time generation by whole models after n tokens, against GPT-2.")
-    ] = False,
-    train_step: Annotated[
-        bool, typer.Option("--train-step", help="Time training steps of whole models on n tokens, and their memory.")
-    ] = False,
-    decode: Annotated[
-        bool, typer.Option("--decode", help="Time one more token of the operator alone after n tokens, against sdpa.")
-    ] = False,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Run everything that docs/bench.md shows, each in a process of its own.")
-    ] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Small shapes and few rounds: less than a minute.")] = False,
-    n: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--n",
-            "-n",
-            "--lengths",
-            metavar="N",
-            help="Length in tokens, such as 4096 or 128k (repeatable, to measure growth; or 16,1k,16k).",
-            show_default="4096; 16,1k,16k with --generate; 256,1k with --train-step",
-        ),
-    ] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="Shape of whole models, as of 'resolvent model'.", show_default="gpt2-125m")
-    ] = None,
+    n: Lengths = None,
+    quick: Quick = False,
     against: Annotated[
         list[str] | None,
         typer.Option(
             help="Peer to compare with: sdpa, flex, paper or scipy (repeatable), or none. Speedups are over the first.",
-            show_default="sdpa; GPT-2 of transformers for whole models",
+            show_default="sdpa",
         ),
     ] = None,
-    batch: Annotated[int | None, typer.Option(help="Batch size.", show_default="1; 1 and 8 with --generate")] = None,
+    batch: Batch = 1,
     heads: Heads = 12,
     head_dim: HeadDim = 64,
-    tokens: Annotated[int, typer.Option(help="Tokens that --generate makes in each round.")] = 8,
-    rounds: Annotated[
-        int | None, typer.Option(help="Timed runs of each case.", show_default="7; 5 for whole models")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(help="Number of threads.", show_default="torch's default")] = None,
-    wait_policy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="plain|passive|active",
-            help="Run in a process with OMP_WAIT_POLICY set to this, or not set (plain).",
-            show_default="the environment as it is",
-        ),
-    ] = None,
-    avx2: Annotated[
-        bool,
-        typer.Option("--avx2", help="Run in a process in which neither torch nor the kernels use AVX-512 (x86-64)."),
-    ] = False,
+    rounds: Rounds = None,
     backend: Annotated[str, typer.Option(help="Backend of the operator, or auto.")] = "auto",
     memory: Annotated[bool, typer.Option("--memory", help="Also measure peak memory (Linux only).")] = False,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            "--plot", "--figure", help="Write a figure: times against n for several lengths, speedups for one."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Add the record to this file (.jsonl); it replaces an earlier run of the same kind and shape."
-        ),
-    ] = None,
+    threads: Threads = None,
+    wait_policy: WaitPolicy = None,
+    avx2: AVX2 = False,
+    plot: Plot = None,
+    out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time the operator, forward and with backward, or whole models, against peers and the limits of the machine.
-
-    All cases take turns in one process, so that other load on the machine
-    affects all of them alike; medians are compared. Nothing is set in the
-    environment: times are those that a plain script gets.
+    """Time the operator, forward and with backward, against peers and the limits of the machine.
 
     Peers: sdpa is torch's causal attention; flex is FlexAttention on the
     pattern's A alone (compiled, which needs a C++ compiler; forward only on a
     CPU); paper is dense masked matrices and a triangular solve; scipy is SciPy's
     sparse triangular solve with precomputed coefficients (one head is timed and
-    multiplied; forward only). Whole models are compared with GPT2LMHeadModel of
-    transformers in the same shape: --generate with its dynamic cache, the
-    default, and its static one; --train-step also with our model on attention.
+    multiplied; forward only).
 
     Of bound: the time to load ka, x, kb and y of every source of every token at
     the measured speed of the L2 cache (3 times that with backward), divided by
     the measured time. For sdpa, paper and patterns that read every earlier token,
     the time for 2·n²·D operations per head (paper and dense: twice that; 3.5 times
     that with backward) at the measured speed of matrix products.
-
-    --out keeps a record, from which 'python -m docs.make' of a checkout makes docs/bench.md.
     """
-    flags: dict[Mode, bool] = {"generate": generate, "train-step": train_step, "decode": decode, "all": everything}
-    mode = bench_plan.chosen_mode(flags)
-    bench_plan.check_options(context, mode)
-    bench_plan.check_out(out)
-    if mode == "all":
-        bench_plan.run_all(out, wait_policy, threads, quick=quick)
-        return
-    bench_plan.apply_wait_policy(wait_policy)
-    if avx2:
-        bench_plan.apply_avx2()
-    from resolvent.bench import use_threads
-
-    use_threads(threads)
-    plan = bench_plan.make_plan(mode, specs, n, preset, rounds, quick=quick)
-    result: Report | DecodeReport | BenchRecord
-    if mode == "operator":
-        result = _operator(plan, against, backend, memory, shape=(batch or 1, heads, head_dim))
-    elif mode == "decode":
-        result = _decode(plan, shape=(batch or 1, heads, head_dim))
-    else:
-        result = _models(plan, batch, tokens, against=against != ["none"])
-    _print(result, as_json=as_json)
-    if plot is not None:
-        from resolvent.report.figures import save
-
-        say_written(save(_figure(result), plot))
-    if out is not None:
-        from resolvent.bench.record import BenchRecord, add_record
-
-        add_record(result if isinstance(result, BenchRecord) else result.record(), out)
-        say_written(out)
-
-
-def _operator(
-    plan: bench_plan.Plan, against: list[str] | None, backend: str, memory: bool, *, shape: tuple[int, int, int]
-) -> Report:
+    plan = (QUICK if quick else PLANS)["operator"].changed(specs, n, rounds)
+    _start(out, wait_policy, threads, avx2=avx2)
     from resolvent.bench import bench
 
-    batch, heads, head_dim = shape
     with progress(plan.description, (plan.rounds + 1) * len(plan.lengths)) as advance:
-        return bench(
+        report = bench(
             [pattern(spec) for spec in plan.patterns],
             plan.lengths,
             peers=[] if against == ["none"] else against or ["sdpa"],
@@ -174,14 +132,32 @@ def _operator(
             memory=memory,
             after_each=advance,
         )
+    _finish(report, plot, out, as_json=as_json)
 
 
-def _decode(plan: bench_plan.Plan, *, shape: tuple[int, int, int]) -> DecodeReport:
+@bench.command("decode")
+def bench_decode(
+    specs: Patterns = None,
+    *,
+    n: Lengths = None,
+    quick: Quick = False,
+    batch: Batch = 1,
+    heads: Heads = 12,
+    head_dim: HeadDim = 64,
+    rounds: Rounds = None,
+    threads: Threads = None,
+    wait_policy: WaitPolicy = None,
+    avx2: AVX2 = False,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time one more token of the operator after n tokens, against torch's attention."""
+    plan = (QUICK if quick else PLANS)["decode"].changed(specs, n, rounds)
+    _start(out, wait_policy, threads, avx2=avx2)
     from resolvent.bench import bench_decode
 
-    batch, heads, head_dim = shape
     with progress(plan.description, (plan.rounds + 1) * len(plan.lengths)) as advance:
-        return bench_decode(
+        report = bench_decode(
             [pattern(spec) for spec in plan.patterns],
             plan.lengths,
             batch=batch,
@@ -190,51 +166,145 @@ def _decode(plan: bench_plan.Plan, *, shape: tuple[int, int, int]) -> DecodeRepo
             rounds=plan.rounds,
             after_each=advance,
         )
+    _finish(report, None, out, as_json=as_json)
 
 
-def _models(plan: bench_plan.Plan, batch: int | None, tokens: int, *, against: bool) -> BenchRecord:
-    from resolvent.bench import bench_generation, bench_training
+@bench.command("generate")
+def bench_generate(
+    specs: ModelPatterns = None,
+    *,
+    n: Lengths = None,
+    quick: Quick = False,
+    preset: Preset = None,
+    against: AgainstGPT2 = "transformers",
+    batch: Annotated[int | None, typer.Option(help="Batch size.", show_default="1 and 8")] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens to generate in each round.")] = 8,
+    rounds: Rounds = None,
+    threads: Threads = None,
+    wait_policy: WaitPolicy = None,
+    avx2: AVX2 = False,
+    plot: Plot = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time generation by whole models after n tokens, against GPT-2 with its dynamic and its static cache."""
+    plan = (QUICK if quick else PLANS)["generate"].changed(specs, n, rounds, preset)
+    _start(out, wait_policy, threads, avx2=avx2)
+    from resolvent.bench import bench_generation
     from resolvent.bench.generation import workloads
     from resolvent.bench.gpt2 import require_transformers
 
-    patterns = [pattern(spec) for spec in plan.patterns]
-    if plan.mode == "train-step":
-        with progress(plan.description, (plan.rounds + 1) * len(plan.lengths)) as advance:
-            return bench_training(
-                plan.preset,
-                patterns,
-                plan.lengths,
-                batch=batch or 1,
-                rounds=plan.rounds,
-                against=against,
-                after_each=advance,
-            )
-    if against:
+    if against == "transformers":
         require_transformers()  # before anything else takes time
     batches = (1, 8) if batch is None else (batch,)
-    total = (plan.rounds + 1) * len(workloads(batches, plan.lengths))
-    with progress(plan.description, total) as advance:
-        return bench_generation(
+    with progress(plan.description, (plan.rounds + 1) * len(workloads(batches, plan.lengths))) as advance:
+        record = bench_generation(
             plan.preset,
-            patterns,
+            [pattern(spec) for spec in plan.patterns],
             plan.lengths,
             batches=batches,
             tokens=tokens,
             rounds=plan.rounds,
-            against=against,
+            against=against == "transformers",
             after_each=advance,
         )
+    _finish(record, plot, out, as_json=as_json)
 
 
-def _print(result: Report | DecodeReport | BenchRecord, *, as_json: bool) -> None:
+@bench.command("train-step")
+def bench_train_step(
+    specs: ModelPatterns = None,
+    *,
+    n: Lengths = None,
+    quick: Quick = False,
+    preset: Preset = None,
+    against: AgainstGPT2 = "transformers",
+    batch: Batch = 1,
+    rounds: Rounds = None,
+    threads: Threads = None,
+    wait_policy: WaitPolicy = None,
+    avx2: AVX2 = False,
+    plot: Plot = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time training steps of whole models on n tokens, and their memory, against GPT-2 and our model on attention."""
+    plan = (QUICK if quick else PLANS)["train-step"].changed(specs, n, rounds, preset)
+    _start(out, wait_policy, threads, avx2=avx2)
+    from resolvent.bench import bench_training
+
+    with progress(plan.description, (plan.rounds + 1) * len(plan.lengths)) as advance:
+        record = bench_training(
+            plan.preset,
+            [pattern(spec) for spec in plan.patterns],
+            plan.lengths,
+            batch=batch,
+            rounds=plan.rounds,
+            against=against == "transformers",
+            after_each=advance,
+        )
+    _finish(record, plot, out, as_json=as_json)
+
+
+@bench.command("all")
+def bench_all(
+    out: Annotated[Path, typer.Argument(metavar="FILE.jsonl", help="File of records.")],
+    *,
+    quick: Quick = False,
+    threads: Threads = None,
+    wait_policy: WaitPolicy = None,
+) -> None:
+    """Run everything that docs/bench.md shows, each benchmark in a process of its own, and keep the records.
+
+    'python -m docs.make docs/bench.md' of a checkout makes the page from them.
+    """
+    _check_out(out)
+    bench_plan.run_all(out, wait_policy, threads, quick=quick)
+
+
+def _start(out: Path | None, wait_policy: str | None, threads: int | None, *, avx2: bool) -> None:
+    """Settings of the process, or the same command in another one that has them."""
+    _check_out(out)
+    bench_plan.apply_wait_policy(wait_policy)
+    if avx2:
+        bench_plan.apply_avx2()
+    from resolvent.bench import use_threads
+
+    use_threads(threads)
+
+
+def _check_out(out: Path | None) -> None:
+    """Before anything is measured: records that cannot be kept, or added to others, would be lost."""
+    if out is None:
+        return
+    if out.suffix != ".jsonl":
+        raise SettingError(f"expected a file of records that ends in .jsonl, got '{out}'.")
+    require_writable(out.parent)
+    if out.exists():
+        from resolvent.bench.record import read_bench_records
+
+        read_bench_records(out)
+
+
+def _finish(result: Report | DecodeReport | BenchRecord, plot: Path | None, out: Path | None, *, as_json: bool) -> None:
+    print(json.dumps(result.to_dict(), indent=2)) if as_json else _print(result)
+    if plot is not None:
+        from resolvent.report.figures import save
+
+        say_written(save(_figure(result), plot))
+    if out is not None:
+        from resolvent.bench.record import BenchRecord, add_record
+
+        add_record(result if isinstance(result, BenchRecord) else result.record(), out)
+        say_written(out)
+
+
+def _print(result: Report | DecodeReport | BenchRecord) -> None:
     from resolvent.bench.record import BenchRecord
     from resolvent.bench.results import Report
     from resolvent.report import tables
     from resolvent.studies import render, speed
 
-    if as_json:
-        print(json.dumps(result.to_dict(), indent=2))
-        return
     console = Console()
     if isinstance(result, BenchRecord):
         for title, table in speed.tables(result):

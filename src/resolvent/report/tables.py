@@ -18,7 +18,6 @@ from resolvent.patterns import FAMILIES, MODIFIERS, Pattern, pattern
 
 if TYPE_CHECKING:  # which need torch
     from resolvent.bench.decode import DecodeReport, Position
-    from resolvent.bench.models import LongText, TrainingStep
     from resolvent.bench.results import Length, PassTiming, Report
 
 
@@ -175,30 +174,6 @@ def _milliseconds(value: float) -> str:
 
 def _number(value: float | None, form: str) -> str:
     return "–" if value is None else form.format(value)
-
-
-def training_step(step: TrainingStep) -> str:
-    """Time and memory of a training step in one line."""
-    memory = "" if step.peak_bytes is None else f", peak memory {step.peak_bytes / 2**20:,.0f} MiB"
-    return f"  {step.pattern:18} a training step on {step.n:,} tokens: {step.seconds:.2f} s{memory}"
-
-
-def long_text(result: LongText) -> str:
-    """Time and memory of decoding a long text, at its start and at its end."""
-    first, last = result.first_seconds, result.last_seconds
-    memory = ""
-    if result.first_resident_bytes is not None and result.last_resident_bytes is not None:
-        memory = (
-            f"  resident memory    {result.first_resident_bytes / 2**20:,.1f} MiB at the start, "
-            f"{result.last_resident_bytes / 2**20:,.1f} MiB at the end\n"
-        )
-    return (
-        f"{result.pattern}: {result.tokens:,} tokens decoded one by one\n"
-        f"  time per token     {1e3 * first:.2f} ms in the first tenth, {1e3 * last:.2f} in the last: "
-        f"{last / first:.2f} ×\n{memory}"
-        f"  cache              {result.cache_bytes / 1024:,.0f} KiB, allocated before the first token\n"
-        f"  logits             within {result.difference:.1e} of the full forward pass on a prefix"
-    )
 
 
 def families(n: int) -> list[Table]:

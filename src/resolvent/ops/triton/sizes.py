@@ -1,7 +1,7 @@
 """Launch parameters: rows of a block, channels of a sweep's program, warps. The same for every length and pattern.
 
 `TUNED` holds what was chosen for an architecture. No GPU has timed these: blocks are the largest that compile without
-spilling registers (tests/gpu/resources.json). `resolvent gpu-check --tune --out FILE` measures others, and the variable
+spilling registers (tests/gpu/resources.json). `resolvent bench gpu --tune --out FILE` measures others, and the variable
 RESOLVENT_GPU_SIZES names a file from which they are taken.
 """
 
@@ -70,13 +70,13 @@ def sizes_for(device: torch.device, d: int, key_dim: int) -> Sizes:
 
 @lru_cache(maxsize=4)
 def _measured(path: str) -> dict[tuple[str, int], Sizes]:
-    """What a report of `gpu-check --tune` found, by architecture and padded dimension."""
+    """What a report of `bench gpu --tune` found, by architecture and padded dimension."""
     if not path:
         return {}
     report = read(Path(path))
     tuned = report.get("tuned") if isinstance(report, dict) else None
     if not tuned:
-        raise ValueError(f"RESOLVENT_GPU_SIZES: expected a report of 'gpu-check --tune --out', got {path}.")
+        raise ValueError(f"RESOLVENT_GPU_SIZES: expected a report of 'bench gpu --tune --out', got {path}.")
     return {(tuned["architecture"], padded(tuned["head_dim"])): _checked(tuned["sizes"])}
 
 

@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from resolvent.cli.shared import AsJson, app, parse_length, progress, say, say_written
+from resolvent.cli.bench import bench
+from resolvent.cli.shared import AsJson, parse_length, progress, say, say_written
 from resolvent.files import write_text
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ _SEND = (
 )
 
 
-@app.command("gpu-check")
-def gpu_check(
+@bench.command("gpu")
+def check_gpu(
     *,
     interpret: Annotated[
         bool, typer.Option("--interpret", help="Check the kernels on a CPU, in Triton's interpreter; a minute or two.")
