@@ -37,7 +37,7 @@ $(STAMP): $(CORE)
 	@touch $@
 
 demo: $(CORE) ## nine structures in theory, and five learning a language, beside the best possible; report into out/
-	$(BIN)/resolvent compare --n 1024 --plot out/compare.png --pages out
+	$(BIN)/resolvent analyze --n 1024 --plot out/compare.png
 	$(BIN)/resolvent study incontext --preset demo --out out/incontext-demo
 
 # Two processes share the cores: threads that wait must not spin.
@@ -81,7 +81,7 @@ mutants: $(STAMP) ## apply small wrong changes, one after another, and see that 
 	$(BIN)/python -m fuzz.mutants
 
 bench: $(STAMP) ## measure speed, half an hour on an idle machine, and remake docs/bench.md and the README's table
-	$(BIN)/resolvent bench --all $(if $(QUICK),--quick) --out $(RECORDS)
+	$(BIN)/resolvent bench all $(RECORDS) $(if $(QUICK),--quick)
 	$(BIN)/python -m docs.make docs/bench.md README.md
 
 # What builds the site comes on top, and only for it.

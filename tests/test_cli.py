@@ -4,18 +4,20 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 from click.testing import Result
+from typer.core import TyperGroup
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import resolvent as rv
-from resolvent.bench.models import LongText, TrainingStep
 from resolvent.cli import app
-from resolvent.cli.model import _label
+from resolvent.cli.runs import _label
+from resolvent.model import LanguageModel, preset
 from resolvent.patterns.published import PUBLISHED
-from resolvent.report import tables
 from tests.commands import command
 
 SIGNATURE = b"\x89PNG"
@@ -48,101 +50,111 @@ def test_analyze_text_plot_and_routing(tmp_path: Path) -> None:
 
 
 def test_draw(tmp_path: Path) -> None:
-    assert run("draw", "quadratic", "--n", "9").stdout.rstrip() == rv.quadratic().draw(9)
-    picture = tmp_path / "mask.png"
-    run("draw", "quadratic+cache", "--n", "64", "--png", str(picture))
-    assert picture.read_bytes()[:4] == SIGNATURE
+    assert call("analyze", "quadratic", "--draw", "--n", "9").stdout.rstrip() == rv.quadratic().draw(9)
+    both = "local:3/exponential"
+    assert call("analyze", both, "--draw", "--n", "9").stdout.rstrip() == rv.pattern(both).draw(9)
+    for spec, n in (("quadratic+cache", "64"), (both, "16")):
+        call("analyze", spec, "--draw", "--n", n, "--plot", str(tmp_path / f"{n}.png"))
+        assert (tmp_path / f"{n}.png").read_bytes()[:4] == SIGNATURE
+    for several in ([], ["dense", "quadratic"]):
+        assert "--draw takes one pattern" in error_of("analyze", *several, "--draw")
 
 
-def test_draw_a_pair_and_a_mask(tmp_path: Path) -> None:
-    assert call("draw", "local:3/exponential", "--n", "9").stdout.rstrip() == rv.pattern("local:3/exponential").draw(9)
-    call("draw", "local:3/exponential", "--png", str(tmp_path / "pair.png"))
-    assert (tmp_path / "pair.png").read_bytes()[:4] == SIGNATURE
+def test_a_mask_in_a_file(tmp_path: Path) -> None:
     mask = rv.pattern("butterfly").mask(12)
     np.save(tmp_path / "mask.npy", mask)
-    table = rv.explicit(mask)
-    assert call("draw", "--mask", str(tmp_path / "mask.npy")).stdout.rstrip() == table.draw(12)
-    assert call("draw", "--mask", str(tmp_path / "mask.npy"), "--n", "5").stdout.rstrip() == table.draw(5)
-    assert "one of them" in error_of("draw")
-    assert "one of them" in error_of("draw", "dense", "--mask", str(tmp_path / "mask.npy"))
+    table, file = rv.explicit(mask), ["--mask", str(tmp_path / "mask.npy")]
+    assert call("analyze", *file, "--draw").stdout.rstrip() == table.draw(12)
+    assert call("analyze", *file, "--draw", "--n", "5").stdout.rstrip() == table.draw(5)
+    assert json.loads(call("analyze", *file, "--json").stdout)["n"] == 12
+    assert "expected patterns or --mask FILE.npy, got both" in error_of("analyze", "dense", *file)
     np.save(tmp_path / "objects.npy", np.array([{}]), allow_pickle=True)
     (tmp_path / "text.npy").write_text("no array")
     (tmp_path / "empty.npy").write_text("")
     (tmp_path / "cut.npy").write_bytes((tmp_path / "mask.npy").read_bytes()[:-9])
     for name in ("objects", "text", "empty", "cut"):
-        assert "expected a boolean array of shape (n, n)" in error_of("draw", "--mask", str(tmp_path / f"{name}.npy"))
+        assert "expected a boolean array of shape (n, n)" in error_of(
+            "analyze", "--mask", str(tmp_path / f"{name}.npy")
+        )
     np.save(tmp_path / "future.npy", np.ones((3, 3), dtype=np.bool_))
-    assert "expected a causal mask" in error_of("draw", "--mask", str(tmp_path / "future.npy"))
+    assert "expected a causal mask" in error_of("analyze", "--mask", str(tmp_path / "future.npy"))
 
 
-def test_compare_defaults_to_the_paper(tmp_path: Path) -> None:
-    done = run("compare", "--n", "64", "--plot", str(tmp_path / "c.png"))
+def test_several_patterns_are_compared_by_default_those_of_the_paper(tmp_path: Path) -> None:
+    done = run("analyze", "--n", "64", "--plot", str(tmp_path / "c.png"))
     for spec in rv.PAPER_STRUCTURES:
         assert spec in done.stdout
     assert "…" not in done.stdout.replace(" … ", "")  # nothing cut off at 80 columns
-    run("compare", "dense", "order:3", "--n", "64", "--pages", str(tmp_path))
-    assert len(list(tmp_path.glob("*.png"))) == 3
-    content = json.loads(run("compare", "dense", "order:3", "--n", "10", "--json").stdout)
+    assert (tmp_path / "c.png").read_bytes()[:4] == SIGNATURE
+    content = json.loads(call("analyze", "dense", "order:3", "--n", "10", "--json").stdout)
     assert [row["pattern"] for row in content] == ["dense", "order:3"]
 
 
-def test_patterns_lists_every_family() -> None:
-    text = run("patterns").stdout
+def test_every_family_is_listed() -> None:
+    text = run("analyze", "--families").stdout
     for name in (
         "attention",
         "local:w",
-        "first-order",
         "order:k",
-        "dense",
-        "exponential",
         "quadratic+cache",
         "stride:EXPR",
+        "■",
+        "published by others",
+        "Alon",
     ):
         assert name in text
-    assert "■" in text
-    assert "published by others" in text
     for family in PUBLISHED:
         assert family.signature in text
-    assert "Alon" in text
-    assert "claim:" in text
-    listed = json.loads(run("patterns", "--json").stdout)
+    listed = json.loads(call("analyze", "--families", "--json").stdout)
     assert listed["paper"] == list(rv.PAPER_STRUCTURES)
     assert listed["published"]["fenwick"]["source"] == "Guo et al. 2025, Log-Linear Attention"
     assert set(listed["published"]) == {family.signature for family in PUBLISHED}
 
 
 TEACHES = {
-    "": ["Start with", "resolvent analyze exponential+cache", "patterns", "compare"],
-    "analyze": ["Congestion is the number of tokens", "--copy-routing", "default: 1024", "quick|search|exact"],
-    "draw": ["a row is a token", "--png"],
-    "compare": ["default: (the paper's nine structures)", "--plot", "--pages"],
-    "patterns": ["drawing", "--json"],
-    "bench": ["take turns in one process", "sdpa, flex, paper or scipy", "repeatable, to measure growth", "--threads"],
+    "": ["Start with", "resolvent analyze exponential+cache", "design", "study"],
+    "analyze": [
+        "Congestion is the number of tokens",
+        "the paper's nine structures",
+        "1024; 16 with --draw",
+        "--families",
+    ],
+    "bench": ["interleaved in one process", "operator", "train-step"],
+    "bench operator": ["sdpa, flex, paper or scipy", "--threads"],
 }
+MOST_COMMANDS = 12
 
 
-@pytest.mark.parametrize("words", [[], ["analyze"], ["draw"], ["compare"], ["patterns"], ["bench"]])
-def test_help_teaches(words: list[str]) -> None:
-    text = " ".join(run(*words, "--help").stdout.replace("│", " ").split())
+@pytest.mark.parametrize("words", TEACHES)
+def test_help_teaches(words: str) -> None:
+    text = " ".join(run(*words.split(), "--help").stdout.replace("│", " ").split())
     assert "resolvent" in text.split("[OPTIONS]")[0]
-    for word in TEACHES[words[0] if words else ""]:
+    for word in TEACHES[words]:
         assert word in text
+
+
+def test_commands_are_few_and_old_names_are_unknown() -> None:
+    commands = cast(TyperGroup, get_command(app)).commands
+    assert len(commands) <= MOST_COMMANDS
+    for words in (["compare"], ["data", "info"], ["study", "factors"]):
+        done = run(*words, ok=False)
+        assert f"No such command '{words[-1]}'" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["analyze", "expo"], "Did you mean 'exponential'?"),
-        (["draw", "stride:import os"], "cannot read 'import os'"),
+        (["analyze", "stride:import os"], "cannot read 'import os'"),
         (["analyze", "dense", "--n", "-3"], "expected an integer ≥ 1 or a string such as '128k', got '-3'"),
-        (["draw", "dense", "--n", "100000"], "expected n ≤ 32,768"),
+        (["analyze", "dense", "--draw", "--n", "100000"], "expected n ≤ 32,768"),
         (["analyze", "dense", "--effort", "hard"], "'quick', 'search', 'exact'"),
         (["analyze", "dense", "--heads", "0"], "heads to be an integer ≥ 1"),
-        (["draw", "dense", "--png", "/dev/null/x.png"], "/dev/null"),
-        (["draw", "dense", "--png", "x.foo"], "ends in .png, .pdf, .svg, got 'x.foo'"),
-        (["draw", "dense", "--png", "folder/"], "ends in .png, .pdf, .svg, got 'folder'"),
+        (["analyze", "dense", "--draw", "--plot", "/dev/null/x.png"], "/dev/null"),
+        (["analyze", "dense", "--draw", "--plot", "x.foo"], "ends in .png, .pdf, .svg, got 'x.foo'"),
+        (["analyze", "dense", "--draw", "--plot", "folder/"], "ends in .png, .pdf, .svg, got 'folder'"),
         (["analyze", "attention", "--n", "100000000000"], "at most 20,000,000 tokens"),
-        (["draw", "dense", "--n", "5000", "--png", "x.png"], "expected n ≤ 2,048 for a figure"),
+        (["analyze", "dense", "--draw", "--n", "5000", "--plot", "x.png"], "expected n ≤ 2,048 for a figure"),
     ],
 )
 def test_errors_are_one_line_without_a_traceback(arguments: list[str], message: str) -> None:
@@ -157,7 +169,9 @@ def test_version() -> None:
     assert run("--version").stdout.strip() == f"resolvent {rv.__version__}"
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["draw", "quadratic", "--n", "9"], ["analyze", "expo"]])
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["analyze", "quadratic", "--draw", "--n", "9"], ["analyze", "expo"]]
+)
 def test_a_process_of_its_own_says_the_same(arguments: list[str]) -> None:
     """And ends with the same code."""
     done = subprocess.run([sys.executable, "-m", "resolvent", *arguments], capture_output=True, text=True)
@@ -179,35 +193,6 @@ def error_of(*arguments: str) -> str:
 
 def four(*specs: str) -> list[str]:
     return [word for spec in specs for word in ("--pattern", spec)]
-
-
-def test_model_is_described() -> None:
-    text = call("model", "gpt2-125m", "--pattern", "attention").stdout
-    assert "123,787,776" in text
-    content = json.loads(call("model", "tiny", *four("dense", "first-order", "dense", "local:8"), "--json").stdout)
-    assert content["profile"]["max_hops"] == 1
-    assert [layer["patterns"] for layer in content["profile"]["layers"]][3] == ["local:8"]
-    assert "Did you mean 'tiny'" in error_of("model", "tini")
-    assert "needs a first-order pattern, got 'dense'" in error_of(
-        "model", "tiny", "--pattern", "dense", "--rule", "mamba"
-    )
-
-
-def test_model_of_a_run_is_described(tmp_path: Path) -> None:
-    """As any command that takes a model: the folder of a run, that of its model, or a checkpoint."""
-    changes = ["train.steps=2", "train.batch=2", "train.eval_batches=1", "model.dim=16"]
-    less = ["--preset", "smoke", *(word for change in changes for word in ("--set", change))]
-    call("train", "copy", "--pattern", "dense", *less, "--out", str(tmp_path / "run"))
-    paths = [tmp_path / "run", tmp_path / "run" / "model", tmp_path / "run" / "checkpoint.safetensors"]
-    described = [json.loads(call("model", str(path), "--json").stdout) for path in paths]
-    assert all(each["profile"] == described[0]["profile"] for each in described)
-    assert (
-        described[0]["profile"]["parameters"] == json.loads((tmp_path / "run" / "run.json").read_text())["parameters"]
-    )
-    assert "(2 steps, those of its run)" in call("model", str(paths[0])).stdout
-    other = json.loads(call("model", str(paths[1]), "--pattern", "local:4", "--json").stdout)
-    assert other["profile"]["layers"][0]["patterns"] == ["local:4"]
-    assert "expected the folder of a run" in error_of("model", str(tmp_path / "none"))
 
 
 def test_train_takes_a_pattern_per_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,34 +229,18 @@ def test_every_study_has_a_command() -> None:
         assert ("--times" in text) == (name == "length")
 
 
-def test_model_is_timed() -> None:
-    done = call("model", "tiny", "--n", "64", "--train-step", "--decode", "40", "--json")
-    content = json.loads(done.stdout)
-    assert [step["pattern"] for step in content["training_steps"]] == ["exponential+cache", "attention"]
-    assert content["decode"]["difference"] < 1e-4  # of logits of a whole model in float32
-    assert content["decode"]["cache_bytes"] > 0
-
-
-def test_timings_as_text() -> None:
-    step = TrainingStep(pattern="dense", n=64, seconds=1.0, peak_bytes=2**21)
-    assert tables.training_step(step) == "  dense              a training step on 64 tokens: 1.00 s, peak memory 2 MiB"
-    result = LongText(pattern="dense", tokens=40, first_seconds=0.001, last_seconds=0.002, cache_bytes=2048,
-                      first_resident_bytes=2**20, last_resident_bytes=2**20, difference=1e-6)  # fmt: skip
-    assert "2.00 ×" in tables.long_text(result)
-    assert "1.0e-06 of the full forward pass" in tables.long_text(result)
-
-
-def test_model_is_saved_and_inspected(tmp_path: Path) -> None:
-    call("model", "tiny", *four("quadratic", "first-order", "dense", "local:8"), "--save", str(tmp_path / "m"))
-    done = call("inspect", str(tmp_path / "m"), "--text", "as you like it", "--plot", str(tmp_path / "i.png"))
+def test_models_are_inspected(tmp_path: Path) -> None:
+    LanguageModel(preset("tiny", pattern=["quadratic", "first-order", "dense", "local:8"])).save(tmp_path / "m")
+    inspect = ["runs", "inspect", str(tmp_path / "m")]
+    done = call(*inspect, "--text", "as you like it", "--plot", str(tmp_path / "i.png"))
     assert "first-order, softmax" in done.stdout
     assert (tmp_path / "i.png").read_bytes()[:4] == SIGNATURE
-    layers = json.loads(call("inspect", str(tmp_path / "m"), "--tokens", "1,2,3", "--json").stdout)
+    layers = json.loads(call(*inspect, "--tokens", "1,2,3", "--json").stdout)
     assert len(layers) == 4
     assert layers[3]["gates"] is None
-    assert "expected a layer from 0 to 3, got 9" in error_of("inspect", str(tmp_path / "m"), "--layer", "9")
-    assert "integers such as 17,4,256" in error_of("inspect", str(tmp_path / "m"), "--tokens", "a,b")
-    assert "expected the folder of a run" in error_of("inspect", str(tmp_path / "none"))
+    assert "expected a layer from 0 to 3, got 9" in error_of(*inspect, "--layer", "9")
+    assert "integers such as 17,4,256" in error_of(*inspect, "--tokens", "a,b")
+    assert "expected the folder of a run" in error_of("runs", "inspect", str(tmp_path / "none"))
 
 
 def test_labels_of_tokens() -> None:
@@ -282,10 +251,8 @@ def test_labels_of_tokens() -> None:
 def test_lengths_as_text() -> None:
     content = json.loads(call("analyze", "first-order", "--n", "128k", "--json").stdout)
     assert (content["n"], content["max_hops"]) == (131_072, 131_071)
-    profile = json.loads(call("model", "tiny", "--n", "2k", "--json").stdout)["profile"]
-    assert profile == json.loads(call("model", "tiny", "--n", "2048", "--json").stdout)["profile"]
     report = json.loads(
-        call("bench", "first-order", "--n", "1k", "--against", "none", "--rounds", "1", "--json").stdout
+        call("bench", "operator", "first-order", "--n", "1k", "--against", "none", "--rounds", "1", "--json").stdout
     )
     assert [length["n"] for length in report["lengths"]] == [1024]
     wrong = CliRunner().invoke(app, ["analyze", "dense", "--n", "4kb"])

@@ -11,7 +11,7 @@ from resolvent.kernels.process import COMPILING
 from tests.confined import copy_of_package, make_read_only, make_writable, run
 
 NOTICE = "to choose a folder, set NUMBA_CACHE_DIR."
-COMPARE = ("-m", "resolvent", "compare", "dense", "exponential", "--n", "32")
+COMPARE = ("-m", "resolvent", "analyze", "dense", "exponential", "--n", "32")
 COMPILE = ("-c", "import numpy as np; from resolvent.analysis import kernels; kernels.next_longer(np.array([1]))")
 TRAIN = ("-m", "resolvent", "train", "copy", "--pattern", "first-order", "--rule", "mamba1", "--preset", "smoke",
          *(word for change in ("train.steps=1", "train.batch=2", "train.eval_batches=1", "model.dim=16")

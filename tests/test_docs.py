@@ -121,7 +121,7 @@ def test_commands_about_reach(tmp_path: Path) -> None:
     changes = ("train.steps=2", "train.warmup=1", "task.context=32", "model.layers=1", "model.dim=16")
     less = [word for change in changes for word in ("--set", change)]
     rates = ["--steps", "2", "--rates", "1e-3,2e-3"]
-    more = {"prepare": ["--held-out", "0.2"], "reach": ["--context", "32"], "tune": [*less, *rates],
+    more = {"prepare": ["--held-out", "0.2"], "context-gain": ["--context", "32"], "tune": [*less, *rates],
             "ladder": [*less, "--structures", "dense"]}  # fmt: skip
     _, block = blocks(ROOT / "docs" / "guide.md", "sh")
     commands = [shlex.split(line, comments=True) for line in block.splitlines()]
@@ -130,7 +130,7 @@ def test_commands_about_reach(tmp_path: Path) -> None:
         words = ["python.txt" if word == "python" and name == "prepare" else word for word in line[1:]]
         done = command(*words, *more[name], folder=tmp_path)
         assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out" / "reach.png").exists()
+    assert (tmp_path / "out" / "gain.png").exists()
     assert (tmp_path / "out" / "language-python-python-bpe-1024" / "ladder.png").exists()
 
 
@@ -151,12 +151,12 @@ def test_tutorial_trains_and_reports(tmp_path: Path) -> None:
 
 
 def test_tutorial_draws_what_it_shows(tmp_path: Path) -> None:
-    done = command("draw", "exponential+cache", "--n", "12", folder=tmp_path)
+    done = command("analyze", "exponential+cache", "--draw", "--n", "12", folder=tmp_path)
     assert done.stdout == blocks(ROOT / "docs" / "tutorial.md", "text")[0]
 
 
 def test_readme_table_is_what_is_printed(tmp_path: Path) -> None:
-    done = command("compare", "--n", "1024", folder=tmp_path)
+    done = command("analyze", "--n", "1024", folder=tmp_path)
     table = blocks(ROOT / "README.md", "text")[0]
     for line in table.splitlines():
         if "─" not in line:

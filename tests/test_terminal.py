@@ -31,7 +31,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[byte
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_characters_that_a_terminal_lacks_are_spelled(encoding: str) -> None:
-    done = run("draw", "exponential+attention", "--n", "4", **ENCODINGS[encoding])
+    done = run("analyze", "exponential+attention", "--draw", "--n", "4", **ENCODINGS[encoding])
     assert done.returncode == 0, done.stderr
     drawn = done.stdout.decode("ascii" if "ascii" in encoding else "latin-1").replace("·", ".")
     exact = rv.pattern("exponential+attention").draw(4)
@@ -41,8 +41,7 @@ def test_characters_that_a_terminal_lacks_are_spelled(encoding: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [
-    ["patterns"], ["compare", "dense", "--n", "32"], ["analyze", "exponential", "--n", "16", "--json"], ["--help"],
-    ["bench", "--help"],
+    ["analyze", "--families"], ["analyze", "dense", "quadratic", "--n", "32"], ["bench", "operator", "--help"],
 ])  # fmt: skip
 def test_tables_and_help_on_an_ascii_terminal(arguments: list[str]) -> None:
     done = run(*arguments, **ENCODINGS["ascii, by the locale"])
@@ -51,12 +50,12 @@ def test_tables_and_help_on_an_ascii_terminal(arguments: list[str]) -> None:
 
 
 def test_errors_on_an_ascii_terminal(tmp_path: Path) -> None:
-    done = run("draw", "dense", "--n", "100000", **ENCODINGS["ascii"])
+    done = run("analyze", "dense", "--draw", "--n", "100000", **ENCODINGS["ascii"])
     assert done.returncode == 2
     assert done.stderr.decode("ascii").startswith("error: ")
     assert b"n <= 32,768" in done.stderr
     name = os.fsdecode(bytes(tmp_path / "caf") + b"\xe9.png")  # of bytes that are not text in UTF-8
-    done = run("draw", "dense", "--png", name, PYTHONIOENCODING="utf-8")
+    done = run("analyze", "dense", "--draw", "--plot", name, PYTHONIOENCODING="utf-8")
     assert done.returncode == 0, done.stderr
     assert done.stderr == b"written: " + os.fsencode(name) + b"\n"
 
@@ -66,8 +65,8 @@ PRESSED = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
 
 
 @pytest.mark.parametrize(("module", "arguments"), [
-    ("typer", ["patterns"]), ("torch", ["train", "copy"]), ("numba", ["analyze", "dense"]),
-    ("matplotlib", ["draw", "dense", "--png", "x.png"]),
+    ("typer", ["analyze"]), ("torch", ["train", "copy"]), ("numba", ["analyze", "dense"]),
+    ("matplotlib", ["analyze", "dense", "--draw", "--plot", "x.png"]),
 ])  # fmt: skip
 def test_ctrl_c_is_one_line_also_during_imports(module: str, arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / f"{module}.py").write_text(PRESSED)
@@ -85,7 +84,7 @@ def test_the_command_is_the_module() -> None:
 @pytest.mark.parametrize(("line", "offered"), [
     ("resolvent an", ["analyze"]),
     ("resolvent analyze exp", ["exponential", "exponential+cache"]),
-    ("resolvent compare dense quadratic+", ["quadratic+cache", "quadratic+attention", "quadratic+diagonal"]),
+    ("resolvent analyze dense quadratic+", ["quadratic+cache", "quadratic+attention", "quadratic+diagonal"]),
     ("resolvent analyze dense --copy", ["--copy-routing"]),
 ])  # fmt: skip
 def test_shells_complete_commands_options_and_patterns(line: str, offered: list[str]) -> None:

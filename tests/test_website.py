@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-QUICK = ("own_pattern", "long_context")  # the others train, and `make docs` runs all
+QUICK = ("own_pattern", "needle", "long_context")  # the others train, and `make docs` runs all
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_an_example_that_shows_nothing_is_an_error(tmp_path: Path) -> None:
 def test_the_examples_are_those_that_the_tutorial_names() -> None:
     text = (ROOT / "docs" / "tutorial.md").read_text()
     assert all(f"](../examples/{script.name})" in text for script in EXAMPLES)
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 6
 
 
 def test_cells_share_names_and_end_in_what_they_show(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_cells_share_names_and_end_in_what_they_show(tmp_path: Path) -> None:
 
 def test_every_command_is_in_the_reference() -> None:
     text = commands.page()
-    for name in ("analyze", "bench", "compare", "data prepare", "train", "study table1"):
+    for name in ("analyze", "bench", "data prepare", "train", "study table1"):
         assert f"## resolvent {name}\n" in text
     assert "| `--copy-routing` | Also print a routing" in text
     assert "[bold]" not in text

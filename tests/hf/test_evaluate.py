@@ -1,8 +1,6 @@
 """Tasks of lm-eval in local files: log-likelihoods are ours, texts for long contexts have an answer."""
 
 import json
-import random
-import re
 import subprocess
 import sys
 import warnings
@@ -13,7 +11,6 @@ import torch
 from typer.testing import CliRunner
 
 from resolvent.cli import app
-from resolvent.hf.long_context import TASKS, needle, variables, write_tasks
 from resolvent.model import LanguageModel, ModelConfig
 
 YAML = """task: endings
@@ -94,33 +91,6 @@ def test_tasks_that_are_not_local_files_raise_errors(content: str, message: str,
     path.write_text(content, encoding="utf-8")
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         read_task(path)
-
-
-def test_needles_and_variables_have_their_answers() -> None:
-    for seed in range(20):
-        document = needle(random.Random(seed), 800)
-        [city] = re.findall(r"The number of (\w+) is$", document["text"])
-        answer = document["choices"][document["answer"]]
-        assert f"The number of {city} is {answer}." in document["text"]
-        document = variables(random.Random(seed), 800)
-        name = re.findall(r"The value of (\w) is$", document["text"])[0]
-        values = dict(re.findall(r"(\w) = (\w+)\.", document["text"]))
-        hops = 0
-        while not name.isdigit():
-            name, hops = values[name], hops + 1
-        assert (name, hops) == (document["choices"][document["answer"]], 4)
-        assert 800 <= len(document["text"]) < 840
-
-
-def test_the_command_writes_the_same_tasks_again(tmp_path: Path) -> None:
-    arguments = ["long-context", str(tmp_path / "a"), "--length", "500", "--length", "1k", "--documents", "3"]
-    assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
-    written = write_tasks(tmp_path / "b", [500, 1024], documents=3)
-    assert len(written) == 2 * len(TASKS)
-    for path in (tmp_path / "b").iterdir():
-        assert path.read_bytes() == (tmp_path / "a" / path.name).read_bytes()
-    with pytest.raises(ValueError, match="at least 400 characters"):
-        write_tasks(tmp_path, [100])
 
 
 def test_evaluate_wants_a_text_or_tasks(tmp_path: Path) -> None:

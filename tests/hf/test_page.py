@@ -41,5 +41,6 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         run_command(line)
     assert LanguageModel.load("again").config == preset("tiny", layers=1, vocab_size=257)
     pytest.importorskip("lm_eval")
+    run([str(ROOT / "examples" / "needle.py")], tmp_path)
     for line in evaluate:
         run(["-m", *shlex.split(line)], tmp_path)

@@ -177,7 +177,7 @@ def test_a_study_takes_them(corpus: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has learning rates for the preset quick: expected those for laptop"):
         PARETO.cells("laptop", corpus, tmp_path, structures=["dense"], rates=path)
     path.write_text("[train]\nsteps = 3\n")
-    with pytest.raises(ValueError, match="has no learning rates: expected a file that 'resolvent tune' wrote"):
+    with pytest.raises(ValueError, match="has no learning rates: expected a file that 'resolvent study tune' wrote"):
         PARETO.cells("quick", corpus, tmp_path, structures=["dense"], rates=path)
 
 
@@ -185,7 +185,7 @@ def test_a_study_takes_them(corpus: str, tmp_path: Path) -> None:
 
 
 def call(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["tune", *arguments])
+    return CliRunner().invoke(app, ["study", "tune", *arguments])
 
 
 @pytest.mark.usefixtures("cells_run_here")

@@ -19,7 +19,7 @@ def run(*arguments: str, ok: bool = True, folder: Path | None = None) -> subproc
     return done
 
 
-def test_prepare_and_info(tmp_path: Path) -> None:
+def test_prepare(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text("a line of text\n" * 1000)
     first = run("prepare", "book.txt", "--tokenizer", "bytes", folder=tmp_path)
     assert first.stdout.startswith("1 file as bytes tokens (vocabulary of 257), held out: the end of each text\nsplit ")
@@ -28,9 +28,6 @@ def test_prepare_and_info(tmp_path: Path) -> None:
     described = json.loads(again.stdout)
     assert described["splits"]["train"]["bytes"] == 13_515
     assert described["folder"] == str(Path("out/text/book-bytes"))
-    shown = run("info", "out/text/book-bytes", "--check", folder=tmp_path)
-    assert shown.stdout == first.stdout
-    assert json.loads(run("info", "out/text/book-bytes", "--json", folder=tmp_path).stdout) == described
 
 
 def test_options(tmp_path: Path) -> None:
@@ -66,7 +63,7 @@ def test_a_bar_for_those_who_watch(tmp_path: Path) -> None:
         (["prepare", "shakespear"], "Did you mean 'shakespeare'?"),
         (["prepare", "broken.txt", "--tokenizer", "bytes"], "broken.txt is not valid UTF-8 at byte 3"),
         (["prepare", "broken.txt", "--tokenizer", "byte"], "unknown tokenizer 'byte'"),
-        (["info", "nothing"], "there is no corpus in nothing: expected a file corpus.json"),
+        (["context-gain", "nothing"], "there is no corpus in nothing: expected a file corpus.json"),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:

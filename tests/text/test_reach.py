@@ -111,7 +111,7 @@ def test_mistakes(repeating: Corpus) -> None:
 
 
 def test_the_command(repeating: Corpus, tmp_path: Path) -> None:
-    arguments = ["data", "reach", str(repeating.folder), "--context", "64"]
+    arguments = ["data", "context-gain", str(repeating.folder), "--context", "64"]
     shown = CliRunner().invoke(app, [*arguments, "--plot", str(tmp_path / "reach.png")], catch_exceptions=False)
     assert shown.stdout.splitlines()[-1].startswith("This text ")
     assert (tmp_path / "reach.png").stat().st_size > 10_000

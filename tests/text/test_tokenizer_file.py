@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from resolvent.cli import app
 from resolvent.text import Corpus, FileTokenizer, TextError, prepare, tokenizer, train_tokenizer
 from resolvent.text.tokenizer_file import ENDS
 
@@ -181,11 +179,3 @@ def test_every_name_of_an_end_is_known(tmp_path: Path) -> None:
         vocabulary = {"[UNK]": 0, "</s>": 3, word: 2}
         path = library(tmp_path / "t.json", words | {"vocab": vocabulary}, added_tokens=[])
         assert tokenizer(path).end_of_text == vocabulary[next(end for end in ENDS if end in vocabulary)]
-
-
-def test_the_command(texts: Path, tmp_path: Path) -> None:
-    arguments = ["data", "train-tokenizer", str(texts), "--vocab", "290", "--out", str(tmp_path / "bpe.json")]
-    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert done.stdout.startswith("a vocabulary of 290 tokens: tokenizer.json@")
-    made = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
-    assert json.loads(made.stdout)["hash"] == tokenizer(tmp_path / "bpe.json").hash

@@ -60,7 +60,7 @@ def test_generate_inspect_and_evaluate_take_all_of_them(run: Path, tmp_path: Pat
     for path in (run, run / "model", tmp_path / "model", weights, run.parent / "cut", checkpoint):
         arguments = ("--prompt", PROMPT, "--tokens", "6", "--temperature", "0", "--json")
         texts[path] = json.loads(output("generate", str(path), *arguments))["text"]
-        assert len(json.loads(output("inspect", str(path), "--text", PROMPT, "--json"))) == 2
+        assert len(json.loads(output("runs", "inspect", str(path), "--text", PROMPT, "--json"))) == 2
         evaluation = json.loads(output("evaluate", str(path), "--corpus", str(run.parent / "corpus"), "--json"))
         assert evaluation["tokens"] > 50
     finished = {texts[path] for path in (run, run / "model", tmp_path / "model", weights)}
@@ -100,7 +100,7 @@ def test_tokens_of_another_tokenizer_are_refused(run: Path, tmp_path: Path) -> N
 
 def test_what_is_not_a_model(tmp_path: Path) -> None:
     assert "expected the folder of a run or of a saved model" in error_of("generate", str(tmp_path / "none"))
-    assert "which has none of them in it" in error_of("inspect", str(tmp_path))
+    assert "which has none of them in it" in error_of("runs", "inspect", str(tmp_path))
     (tmp_path / "notes.txt").write_text("notes")
     assert "notes.txt, which is none of them" in error_of("generate", str(tmp_path / "notes.txt"))
     (tmp_path / "metrics.jsonl").write_text("")

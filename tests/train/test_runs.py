@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from resolvent.cli import app
 from resolvent.files import is_locked, locked
-from resolvent.report.runs import curves_figure, duration, size
+from resolvent.report.runs import curves_figure, duration
 from resolvent.train import Progress, train
 from resolvent.train.runs import RunFilter, different_settings, find_runs, read_run
 from tests.train.test_train import KilledError, config
@@ -131,35 +131,5 @@ def test_compare(runs: Path, tmp_path: Path) -> None:
     assert "is not the folder of a run" in str(call("compare", folders[0], str(tmp_path), ok=False).exception)
 
 
-def test_cleaning_asks_and_spares_what_is_not_a_run(runs: Path) -> None:
-    (runs / "cut" / "notes.txt").write_text("mine")
-    done = call("clean", str(runs), ok=False)  # nobody is there to ask
-    assert "cut: " in done.stdout
-    assert "nothing was removed: expected --yes" in str(done.exception)
-    assert (runs / "cut" / "checkpoint.safetensors").exists()
-    with locked(runs / "cut"):
-        assert "nothing to remove" in call("clean", str(runs), "--yes").stderr
-    assert "nothing to remove" in call("clean", str(runs), "--older", "2h", "--yes").stderr
-    assert "expected an age such as 30min" in str(call("clean", str(runs), "--older", "2", ok=False).exception)
-    assert "removed 1 run" in call("clean", str(runs), "--checkpoints", "--yes").stdout
-    assert not (runs / "cut" / "checkpoint.safetensors").exists()
-    assert (runs / "cut" / "metrics.jsonl").exists()
-    assert "has other files: kept" in call("clean", str(runs), "--yes").stderr
-    assert [path.name for path in (runs / "cut").iterdir()] == ["notes.txt"]
-    assert [run.name for run in find_runs(runs)] == ["deep/two", "one"]
-
-
-def test_a_run_that_begins_while_somebody_is_asked_is_spared(runs: Path) -> None:
-    from resolvent.train.cleaning import plan_removal
-
-    [removal] = plan_removal([read_run(runs / "cut")])
-    with locked(runs / "cut"):
-        assert not removal.remove()
-    shutil.copy(runs / "one" / "run.json", runs / "cut")  # finished by now
-    assert not removal.remove()
-    assert (runs / "cut" / "metrics.jsonl").exists()
-
-
-def test_sizes_and_ages() -> None:
+def test_ages() -> None:
     assert [duration(s) for s in (0, 90, 200, 10_000, 400_000)] == ["0 s", "90 s", "3 min", "3 h", "5 d"]
-    assert [size(n) for n in (10, 2048, 5 << 20, 3 << 40)] == ["10 bytes", "2.0 KiB", "5.0 MiB", "3,072.0 GiB"]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from resolvent.cli import app
 from resolvent.cli.interruption import command_line
-from resolvent.cli.run_name import default_folder, run_name
+from resolvent.cli.settings import default_folder, run_name
 from resolvent.model import LanguageModel, ModelConfig
 from resolvent.model.training_cost import training_cost
 from resolvent.studies import table1

@@ -364,7 +364,9 @@ def test_commands(corpus: str, tmp_path: Path) -> None:
     assert "bytes" in said.stderr
     machine = command("generate", str(run), "--prompt", "the cat", "--tokens", "8", "--temperature", "0", "--json")
     assert "the cat" + json.loads(machine.stdout)["text"] == said.stdout.rstrip("\n")
-    inspected = command("inspect", str(run), "--text", "the cat", "--json")  # a run, of bytes and an end of text
+    inspected = command(
+        "runs", "inspect", str(run), "--text", "the cat", "--json"
+    )  # a run, of bytes and an end of text
     assert len(json.loads(inspected.stdout)) == Record.read(run / "run.json").config.model.layers
     measured = command("evaluate", str(run), "--corpus", corpus, "--json")  # contexts as trained
     found = json.loads(measured.stdout)

@@ -1,15 +1,13 @@
 """The command line: a thin layer that reads arguments, calls the library and prints."""
 
 from resolvent.cli import (
+    analyze,
     bench,
-    convert,
+    bench_gpu,
     data,
     design,
-    evaluate,
     explore,
-    gpu_check,
-    model,
-    patterns,
+    models,
     runs,
     study,
     train,
@@ -19,6 +17,18 @@ from resolvent.cli import (
 from resolvent.cli.shared import app, main
 
 __all__ = [
-    "app", "bench", "convert", "data", "design", "evaluate", "explore", "gpu_check", "main", "model",
-    "patterns", "runs", "study", "train", "tune", "warm_up",
-]  # fmt: skip
+    "analyze",
+    "app",
+    "bench",
+    "bench_gpu",
+    "data",
+    "design",
+    "explore",
+    "main",
+    "models",
+    "runs",
+    "study",
+    "train",
+    "tune",
+    "warm_up",
+]

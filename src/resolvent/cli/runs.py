@@ -1,4 +1,4 @@
-"""Commands about runs: list them, compare them, and remove what is not needed."""
+"""Commands about runs: list them, compare them, and inspect the model of one."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from resolvent.cli.models import RunFolder, TokenizerName
 from resolvent.cli.shared import AsJson, app, say_written
 from resolvent.errors import SettingError
 
 if TYPE_CHECKING:
     from typer._click.core import Context
 
-    from resolvent.train.runs import Run
-
 _WIDEST = 1000  # characters
-_UNITS = {"min": 60, "h": 3_600, "d": 86_400}
 
 
 class _ListByDefault(TyperGroup):
@@ -34,41 +32,42 @@ class _ListByDefault(TyperGroup):
 
 
 runs = typer.Typer(
-    help="List, compare and clean up runs: 'resolvent runs' lists those in the folder runs, 'resolvent runs FOLDER' "
+    help="List, compare and inspect runs: 'resolvent runs' lists those in the folder runs, 'resolvent runs FOLDER' "
     "those in another one.",
     cls=_ListByDefault,
 )
 app.add_typer(runs, name="runs")
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with runs in it, at any depth.")]
-TaskName = Annotated[str | None, typer.Option(help="Only runs on this task.")]
-PatternName = Annotated[
-    str | None,
-    typer.Option(help="Only runs with this pattern in some layer; 'exponential*' matches all that start with it."),
-]
-StateName = Annotated[str | None, typer.Option(help="Only runs in this state: running, finished or interrupted.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--where", metavar="KEY=VALUE", help="Only runs with this setting, such as train.seed=1 (repeatable)."
-    ),
-]
-
 
 @runs.command("list")
 def list_runs(
-    folder: Folder = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with runs in it, at any depth.")] = Path(
+        "runs"
+    ),
     *,
-    task: TaskName = None,
-    pattern: PatternName = None,
-    state: StateName = None,
-    where_settings: Settings = None,
+    task: Annotated[str | None, typer.Option(help="Only runs on this task.")] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(help="Only runs with this pattern in some layer; 'exponential*' matches all that start with it."),
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option(help="Only runs in this state: running, finished or interrupted.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where", metavar="KEY=VALUE", help="Only runs with this setting, such as train.seed=1 (repeatable)."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List runs: what each is, how far it is and how well it does."""
     from resolvent.report.runs import list_table
+    from resolvent.train.runs import RunFilter, find_runs
 
-    selected = _selected(folder, task, pattern, state, where_settings)
+    pairs = dict(map(_pair, settings or []))
+    all_runs = find_runs(folder, lambda problem: print(problem, file=sys.stderr))
+    selected = RunFilter(task, pattern, state, pairs).apply(all_runs)
     if as_json:
         print(json.dumps([run.to_dict() for run in selected], indent=2))
     elif selected:
@@ -110,53 +109,51 @@ def compare_runs(
         say_written(save(report.curves_figure(compared), plot))
 
 
-@runs.command("clean")
-def clean_runs(
-    folder: Folder = Path("runs"),
+@runs.command("inspect")
+def inspect_model(
+    run: RunFolder,
     *,
-    task: TaskName = None,
-    pattern: PatternName = None,
-    state: Annotated[str, typer.Option(help="Runs in this state: interrupted or finished.")] = "interrupted",
-    where_settings: Settings = None,
-    older: Annotated[
-        str,
-        typer.Option(metavar="AGE", help="Only runs not written to for at least this long, such as 30min, 12h or 7d."),
-    ] = "0d",
-    checkpoints: Annotated[
-        bool,
-        typer.Option(
-            "--checkpoints", help="Remove only checkpoints: unfinished runs then restart from the first step."
-        ),
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove without asking.")] = False,
+    text: Annotated[str, typer.Option(help="Input text.")] = "to be or not to be",
+    tokenizer: TokenizerName = None,
+    tokens: Annotated[str | None, typer.Option(help="Token ids instead of a text, such as 17,4,256.")] = None,
+    layer: Annotated[int, typer.Option(help="Layer of the figure, counted from 0.")] = 0,
+    head: Annotated[int, typer.Option(help="Head of the figure, counted from 0.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Write a figure of A, B and T, up to 4,096 tokens.")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Remove runs that were interrupted, or their checkpoints. Shows what, and asks.
+    """Inspect a model on a text: gates, row sums, hops, and a figure of A, B and T.
 
-    Only files that runs write are removed, and never those of a run that is
-    running.
+    |T1 - 1|: how far the rows of T = (I - B)^-1 A are from summing to one.
+    ‖(I-B)⁻¹‖: how much feedback can amplify. Feedback: the mean number of
+    feedback steps between an input and an output.
     """
-    from resolvent.report.runs import duration, size
-    from resolvent.train.cleaning import plan_removal
+    from resolvent.model.inspection import inspect
+    from resolvent.report import figures, mixing
+    from resolvent.train.model_source import open_model
 
-    now, age = time.time(), _age(older)
-    selected = [run for run in _selected(folder, task, pattern, state, where_settings) if now - run.changed >= age]
-    removals = plan_removal(selected, checkpoints_only=checkpoints)
-    if not removals:
-        print(f"nothing to remove in {folder}", file=sys.stderr)
-        return
-    for removal in removals:
-        files = " ".join(path.name for path in removal.paths)
-        print(f"{removal.run.folder}: {size(removal.nbytes)}, step {removal.run.step:,}, {removal.run.state}, "
-              f"{duration(max(now - removal.run.changed, 0))} old ({files})")  # fmt: skip
-    total = f"{len(removals)} run{'s' * (len(removals) > 1)}, {size(sum(removal.nbytes for removal in removals))}"
-    if not yes and not (sys.stdin.isatty() and typer.confirm(f"Remove {total}?")):
-        raise SettingError(f"nothing was removed: expected --yes to remove {total}.")
-    for removal in removals:
-        if not removal.remove():
-            print(f"{removal.run.folder} is in use, or finished by now: kept", file=sys.stderr)
-        elif removal.run.folder.exists() and not checkpoints:
-            print(f"{removal.run.folder} has other files: kept with them", file=sys.stderr)
-    print(f"removed {total}")
+    if tokens is not None and not all(token.strip().isdigit() for token in tokens.split(",")):
+        raise SettingError(f"expected --tokens as integers such as 17,4,256, got '{tokens}'.")
+    trained = open_model(run)
+    if tokens is None:
+        vocabulary = trained.tokenizer(tokenizer)
+        ids = vocabulary.encode(text).tolist()
+        labels = [_label(vocabulary.decode([token]), token) for token in ids]
+    else:
+        ids = [int(token) for token in tokens.split(",")]
+        labels = [str(token) for token in ids]
+    inspection = inspect(trained.load(), ids, layer, head)
+    if as_json:
+        print(json.dumps([layer.to_dict() for layer in inspection.layers], indent=2))
+    else:
+        Console().print(mixing.diagnostics_table(inspection.layers))
+    if plot is not None:
+        figure = mixing.mixing_figure(*inspection.matrices(), inspection.spectrum, labels, inspection.title)
+        say_written(figures.save(figure, plot))
+
+
+def _label(text: str, token: int) -> str:
+    """A token at an axis: spaces are visible, what cannot be printed is its id."""
+    return text.replace(" ", "␣") if text.isprintable() and "\ufffd" not in text else str(token)
 
 
 def _console() -> Console:
@@ -165,25 +162,8 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=_WIDEST)
 
 
-def _selected(
-    folder: Path, task: str | None, pattern: str | None, state: str | None, settings: list[str] | None
-) -> list[Run]:
-    from resolvent.train.runs import RunFilter, find_runs
-
-    pairs = {}
-    for setting in settings or []:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise SettingError(f"expected a setting as KEY=VALUE, such as train.seed=1, got '{setting}'.")
-        pairs[key.strip()] = value.strip()
-    chosen = RunFilter(task, pattern, state, pairs)
-    return chosen.apply(find_runs(folder, lambda problem: print(problem, file=sys.stderr)))
-
-
-def _age(text: str) -> float:
-    """Seconds, from an age such as 30min, 12h or 7d."""
-    for unit, seconds in _UNITS.items():
-        number = text.removesuffix(unit)
-        if number != text and number.isdecimal():
-            return int(number) * seconds
-    raise SettingError(f"expected an age such as 30min, 12h or 7d, got '{text}'.")
+def _pair(setting: str) -> tuple[str, str]:
+    key, equals, value = setting.partition("=")
+    if not equals:
+        raise SettingError(f"expected a setting as KEY=VALUE, such as train.seed=1, got '{setting}'.")
+    return key.strip(), value.strip()

@@ -1,23 +1,30 @@
-"""The settings of a run from what a command was given: a preset, then a file over it, then options over both."""
+"""A run from what a command was given: its settings (a preset, a file over it, options over both), and its folder."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resolvent.errors import SettingError
 from resolvent.fields import as_integer, as_text
+from resolvent.files import BusyError, locked
 from resolvent.tasks import TASKS, Markov, Text, split_spelling
 from resolvent.train.config_file import ConfigFile
+from resolvent.train.record import FILE, Record
 
 if TYPE_CHECKING:
     from resolvent.train import RunConfig
 
 PATTERN = "exponential+cache"
+RUNS = Path("runs")
+_LONGEST_NAME = 80  # characters
 
 
 @dataclass(frozen=True)
@@ -119,3 +126,63 @@ class RunOptions:
         if self.corpus is not None and file.setting("task", "corpus") is not None:
             overrides.append(f"task.corpus={json.dumps(str(self.corpus))}")
         return overrides
+
+
+def default_folder(config: RunConfig, preset: str, parent: Path = RUNS) -> tuple[Path, str]:
+    """The folder for a run, and why it is not the first of its name, if it is not.
+
+    Runs of the same settings, or of fewer steps, share their folder: the later call resumes or extends the earlier. Of
+    other settings, each has a folder of its own.
+    """
+    name, reason = run_name(config, preset), ""
+    for number in count(1):
+        folder = parent / (name if number == 1 else f"{name}-{number}")
+        different = _difference(config, folder)
+        if not different:
+            return folder, reason
+        reason = f"{folder} holds another run ({different})"
+    raise AssertionError  # of an endless loop
+
+
+def run_name(config: RunConfig, preset: str) -> str:
+    """What distinguishes a run at a glance: task or corpus, preset, patterns, seed, and what it starts from."""
+    task, settings = config.task, config.train
+    label = config.model.pattern_label
+    words = [Path(task.corpus).name if isinstance(task, Text) else task.name, preset, label, f"seed{settings.seed}"]
+    if settings.start:
+        words += ["from", Path(settings.start).resolve().name]
+    name = re.sub(r"[^A-Za-z0-9.=@+,-]+", "_", "-".join(words))
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[:_LONGEST_NAME]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
+
+
+def _difference(config: RunConfig, folder: Path) -> str:
+    """How the run in a folder differs from this one; empty if it does not, or if there is none."""
+    differences = [_apart_from_more_steps(config, saved) for saved in saved_configs(folder)]
+    return min(differences, key=len) if differences else _busy(folder)
+
+
+def _apart_from_more_steps(config: RunConfig, saved: RunConfig) -> str:
+    more_steps = saved.train.steps < config.train.steps
+    return config.differences(saved.with_steps(config.train.steps) if more_steps else saved)
+
+
+def _busy(folder: Path) -> str:
+    """A run that has left nothing yet: its settings are not known, and they may be others."""
+    if not folder.exists():
+        return ""
+    try:
+        with locked(folder):
+            return ""
+    except BusyError:
+        return "another process is working in it"
+
+
+def saved_configs(folder: Path) -> list[RunConfig]:
+    """The settings of the run in a folder: those of its record, and those of its checkpoint, of more steps maybe."""
+    from resolvent.train import checkpoint
+
+    path, latest = folder / FILE, checkpoint.latest(folder)
+    finished = [Record.read(path).config] if path.exists() else []
+    return finished if latest is None else [*finished, latest.run.config]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -14,20 +16,22 @@ from rich.console import Console
 from rich.progress import TimeElapsedColumn
 
 import resolvent
-from resolvent.analysis.congestion import Effort
 from resolvent.cli.display import bars
-from resolvent.cli.terminal import replace_what_cannot_be_encoded
 from resolvent.errors import PatternError, RunError
 from resolvent.patterns import FAMILIES, MODIFIERS, PAPER_STRUCTURES
 from resolvent.patterns.checks import require_length
-from resolvent.rules import RULES
 
+_ASCII = {
+    "■": "#", "□": "o", "◆": "*", "●": "*", "·": ".", "×": "x", "–": "-", "─": "-", "…": "...", "≤": "<=", "≥": ">=",
+    "≲": "<~", "±": "+-", "∞": "inf", "→": "->", "√": "sqrt", "∛": "cbrt", "²": "^2", "µ": "u", "␣": "_",
+}  # fmt: skip
+_ESCAPED = range(0xDC80, 0xDD00)  # how Python holds bytes of file names that are not text
 _LONGEST_OFFERED = 24  # characters: a table written out is no help
 
 app = typer.Typer(
     name="resolvent",
     help="Causal token mixers y = (I - B)^-1 A x: choose which past positions a token reads, see what that costs and "
-    "what it can express.\n\nStart with [bold]resolvent patterns[/bold], then [bold]resolvent analyze "
+    "what it can express.\n\nStart with [bold]resolvent analyze[/bold], then [bold]resolvent analyze "
     "exponential+cache[/bold].",
     rich_markup_mode="rich",
     no_args_is_help=True,
@@ -57,16 +61,7 @@ Length = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-HowHard = Annotated[
-    Effort,
-    typer.Option(
-        "--effort",
-        help="How hard to look for routings of low congestion: quick (one pass), search (rip-up-and-reroute for "
-        "moderate n), exact (an integer program for small n; needs SciPy).",
-    ),
-]
 Heads = Annotated[int, typer.Option(help="Number of heads.")]
-Rule = Annotated[str, typer.Option("--rule", help=f"How A and B are parameterized: {', '.join(RULES)}, with options.")]
 HeadDim = Annotated[int, typer.Option(help="Dimension of each head.")]
 
 
@@ -98,6 +93,23 @@ def say(message: str) -> None:
 
 def say_written(path: Path) -> None:
     say(f"written: {path}")
+
+
+def replace_what_cannot_be_encoded() -> None:
+    """From now on printing raises no error, whatever the encoding: characters that it lacks are spelled in ASCII."""
+    codecs.register_error("resolvent", _spell)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not a test's, nor a notebook's
+            stream.reconfigure(errors="resolvent")
+
+
+def _spell(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    characters = error.object[error.start : error.end]
+    if all(ord(character) in _ESCAPED for character in characters):
+        return bytes(ord(character) - 0xDC00 for character in characters), error.end
+    return "".join(_ASCII.get(character, "?") for character in characters), error.end
 
 
 def main() -> None:

@@ -26,7 +26,8 @@ from resolvent.studies.study import Option, Selection, Study, StudyPlan, StudyRe
 from resolvent.train.record import Record, read_records, write_records
 
 study = typer.Typer(
-    help="Run a table or figure of the paper: missing runs are trained, finished ones are read.", no_args_is_help=True
+    help="Run the experiments of a table or figure, or tune learning rates for them; finished runs are not repeated.",
+    no_args_is_help=True,
 )
 app.add_typer(study, name="study")
 
@@ -86,7 +87,8 @@ _FIRST = Annotated[
 _RATES = Annotated[
     Path | None,
     typer.Option(
-        metavar="FILE", help="Learning rates by structure, as 'resolvent tune' writes them.  \\[default: the preset's]"
+        metavar="FILE",
+        help="Learning rates by structure, as 'resolvent study tune' writes them.  \\[default: the preset's]",
     ),
 ]
 _FINISHED = Annotated[bool, typer.Option("--finished", help="Train nothing: report the runs that are finished.")]

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from resolvent.cli.display import GridDisplay
 from resolvent.cli.settings import RunOptions
-from resolvent.cli.shared import AsJson, app, say, say_written
-from resolvent.cli.study import Jobs, On, Structures
+from resolvent.cli.shared import AsJson, say, say_written
+from resolvent.cli.study import Jobs, On, Structures, study
 from resolvent.cli.train import Changes
 from resolvent.errors import SettingError
 from resolvent.patterns import PAPER_STRUCTURES
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 FILE = "rates.toml"
 
 
-@app.command("tune")
+@study.command("tune")
 def tune_rates(
     task: Annotated[str, typer.Argument(metavar="TASK", help="copy, recall, multihop, or text with --corpus.")],
     *,
@@ -63,7 +63,7 @@ def tune_rates(
     'resolvent train --config FILE' and 'resolvent study … --rates FILE' take it.
     If interrupted, rerun the same command to resume.
 
-    Example: resolvent tune text --corpus out/text/python-bpe-1024 --structures dense --rates 1e-3,2e-3,4e-3,8e-3
+    Example: resolvent study tune text --corpus out/text/python-bpe-1024 --structures dense --rates 1e-3,2e-3,4e-3
     """
     if seeds < 1:
         raise SettingError(f"expected at least one seed, got {seeds}.")

@@ -48,9 +48,9 @@ def pattern(spec: PatternLike) -> Pattern:
     """Make a pattern from its spelling, or from a function of k.
 
     Args:
-        spec: A spelling such as `"exponential+cache"` (`resolvent patterns` lists them), two of them as `"A/B"` where A
-            and B read different positions, a strictly increasing function from k = 0, 1, … to the k-th stride, or a
-            pattern, which is returned unchanged.
+        spec: A spelling such as `"exponential+cache"` (`resolvent analyze --families` lists them), two of them as
+            `"A/B"` where A and B read different positions, a strictly increasing function from k = 0, 1, … to the k-th
+            stride, or a pattern, which is returned unchanged.
 
     Returns:
         The pattern: a frozen, hashable value. `str(pattern)` is its spelling.
@@ -245,6 +245,6 @@ def _suggest(name: str, side: str) -> str:
 def _menu() -> str:
     names = ", ".join(family.signature for family in FAMILIES.values() if not family.source)
     return (
-        f"Expected one of {names}, or others that 'resolvent patterns' lists, with {' or '.join(MODIFIERS)} after it; "
-        "or two as A/B."
+        f"Expected one of {names}, or others that 'resolvent analyze --families' lists, with {' or '.join(MODIFIERS)} "
+        "after it; or two as A/B."
     )

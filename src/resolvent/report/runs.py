@@ -93,15 +93,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / size:.0f} {unit}"
 
 
-def size(nbytes: int) -> str:
-    """Bytes in a unit that people read."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if nbytes < 1024 or unit == "GiB":
-            break
-        nbytes /= 1024  # type: ignore[assignment]
-    return f"{nbytes:,.0f} {unit}" if unit == "bytes" else f"{nbytes:,.1f} {unit}"
-
-
 def _table(*texts: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in texts:

@@ -54,7 +54,7 @@ class FileTokenizer:
         if not ends:
             raise TextError(
                 f"{self.path} has no token that ends a text: expected one of {', '.join(ENDS)}. Add one to it, or "
-                "train a tokenizer with 'resolvent data train-tokenizer'."
+                "train a tokenizer with 'resolvent data prepare --tokenizer bpe:4096'."
             )
         self.end_of_text = ends[0]
         self.lossless = self._keeps(_PROBE)

@@ -13,7 +13,7 @@
     steps = 500
     spike = "none"          # TOML has no null
 
-    [rates]                 # learning rates by pattern, as `resolvent tune` finds them: each run takes that of its own
+    [rates]                 # learning rates by pattern, as `resolvent study tune` finds them
     "quadratic+cache" = 0.004
     dense = 0.002
 
@@ -96,7 +96,7 @@ class ConfigFile:
         if spelling not in self.rates:
             raise SettingError(
                 f"{self.path} has no learning rate for {name}: expected {', '.join(self.rates)}; or find one with "
-                f"'resolvent tune --structures {name}'."
+                f"'resolvent study tune --structures {name}'."
             )
         return self.rates[spelling]
 

@@ -58,7 +58,7 @@ class ModelSource:
         if self.run is not None and self.text is None:
             raise SettingError(
                 f"{self.path} was trained on {self.run.task.name}, whose tokens are not text: expected --tokenizer, "
-                "or 'resolvent inspect' with --tokens."
+                "or 'resolvent runs inspect' with --tokens."
             )
         if self.text is not None and self.text.tokenizer:
             return stored_tokenizer(self.text.tokenizer, *self.folders)

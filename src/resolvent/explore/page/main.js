@@ -147,7 +147,7 @@ function python() {
 
 function command() {
   return [
-    `resolvent compare ${state.p.map(shell).join(" ")} --n ${state.long}`,
+    `resolvent analyze ${state.p.map(shell).join(" ")} --n ${state.long}`,
     `resolvent analyze ${shell(focused())} --n ${state.n}`,
     `resolvent design --n ${long()} --slots ${state.slots} --heads ${state.heads}`,
     `resolvent explore ${state.p.map(shell).join(" ")} --n ${state.n}`,

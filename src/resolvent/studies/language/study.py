@@ -178,7 +178,7 @@ def _rates(path: Path | None, preset: str) -> Callable[[str], float | None]:
         return lambda _: None
     file = ConfigFile.read(path)
     if not file.rates:
-        raise SettingError(f"{path} has no learning rates: expected a file that 'resolvent tune' wrote.")
+        raise SettingError(f"{path} has no learning rates: expected a file that 'resolvent study tune' wrote.")
     if file.preset not in (None, preset):
         raise SettingError(f"{path} has learning rates for the preset {file.preset}: expected those for {preset}.")
     return file.rate
