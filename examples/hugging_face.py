@@ -2,8 +2,8 @@
 # # Hugging Face: make a model, swap attention in another
 #
 # `resolvent.hf` has models that the tools of Hugging Face take, and replaces the attention of models that exist. It
-# needs the extra `hf`: `pip install 'resolvent[hf]'`. Everything below runs in seconds and downloads nothing: as text
-# serve the sources of Python's standard library, byte by byte.
+# needs transformers: `pip install 'transformers>=5.22,<6'`. Everything below runs in seconds and downloads nothing: as
+# text serve the sources of Python's standard library, byte by byte.
 
 # %%
 import json

@@ -52,7 +52,7 @@ def test_cells_share_names_and_end_in_what_they_show(tmp_path: Path) -> None:
 
 def test_every_command_is_in_the_reference() -> None:
     text = commands.page()
-    for name in ("analyze", "bench", "data prepare", "train", "study table1"):
+    for name in ("analyze", "bench operator", "data prepare", "train", "study table1", "study tune"):
         assert f"## resolvent {name}\n" in text
     assert "| `--copy-routing` | Also print a routing" in text
     assert "[bold]" not in text

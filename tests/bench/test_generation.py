@@ -191,7 +191,7 @@ def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "transformers", None)
         with pytest.raises(
-            ImportError, match=r"GPT-2 of transformers, which is missing: pip install 'resolvent\[bench\]'"
+            ImportError, match=r"GPT-2 of transformers, which is missing: pip install 'transformers>=5.22,<6'"
         ):
             bench_generation("tiny", [rv.pattern("dense")], [8])
     pytest.importorskip("transformers")

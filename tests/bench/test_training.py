@@ -71,7 +71,7 @@ def test_without_transformers_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
     record = bench_training("tiny", [], [8], rounds=1)
     [missing] = record.missing
     assert missing.case == "HF GPT-2"
-    assert "pip install 'resolvent[bench]'" in missing.reason
+    assert "pip install 'transformers>=5.22,<6'" in missing.reason
 
 
 def test_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

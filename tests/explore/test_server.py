@@ -245,4 +245,4 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.delitem(sys.modules, "resolvent.explore.server")
     monkeypatch.setitem(sys.modules, "starlette.applications", None)
     done = CliRunner().invoke(commands, ["explore"])
-    assert "pip install 'resolvent[explore]'" in str(done.exception)
+    assert "pip install starlette uvicorn" in str(done.exception)

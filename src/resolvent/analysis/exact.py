@@ -23,9 +23,7 @@ def route_within(
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import coo_array
     except ImportError as error:
-        raise ImportError(
-            "effort='exact' needs SciPy for its integer program: pip install 'resolvent[exact]'."
-        ) from error
+        raise ImportError("effort='exact' needs SciPy for its integer program: pip install scipy.") from error
 
     # One variable per (path, edge) such that the edge lies between the path's ends; A's own edges start a path.
     steps = list_steps(pattern, 2 * n)

@@ -19,7 +19,7 @@ _LEAST = 5  # the release whose caches are called as here
 
 def require_transformers() -> ModuleType:
     """The package, or an error that says how to install it."""
-    install = "pip install 'resolvent[bench]', or choose --against none."
+    install = "pip install 'transformers>=5.22,<6', or choose --against none."
     try:
         package = import_module("transformers")
     except ImportError as error:

@@ -86,7 +86,7 @@ def versions() -> dict[str, str]:
 def find_device(*, interpret: bool) -> torch.device:
     """The GPU, or the CPU for Triton's interpreter."""
     if find_spec("triton") is None:
-        raise SettingError("bench gpu needs the package triton: pip install 'resolvent[gpu]'.")
+        raise SettingError("bench gpu needs the package triton: pip install triton.")
     if not interpret and not torch.cuda.is_available():
         raise SettingError(
             "no GPU: torch sees neither CUDA nor ROCm here. Expected a GPU and a build of torch for it; "

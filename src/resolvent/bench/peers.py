@@ -173,7 +173,7 @@ def _scipy(problem: Problem, p: Pattern) -> Case:
     try:
         from scipy.sparse.linalg import spsolve_triangular
     except ImportError as error:
-        raise UnavailableError("SciPy is missing: pip install 'resolvent[exact]'") from error
+        raise UnavailableError("SciPy is missing: pip install scipy") from error
     a, left = sparse_matrices(p, n)
     x = problem.x.detach()[0, 0].numpy()
 

@@ -60,6 +60,6 @@ def _serve(port: int, state: str, open_browser: bool) -> None:
     try:
         from resolvent.explore.server import serve
     except ImportError as error:
-        raise ImportError(f"the explorer needs {error.name}: pip install 'resolvent[explore]'.") from None
+        raise ImportError(f"the explorer needs {error.name}: pip install starlette uvicorn.") from None
     say("Serving on this machine alone; interrupt with Ctrl-C.")
     serve(port, state, open_browser=open_browser)

@@ -93,6 +93,6 @@ def _lm_eval() -> ModuleType:
     try:
         harness = import_module("lm_eval")
     except ImportError:
-        raise ImportError("tasks are run by lm-eval, which is missing: pip install 'resolvent[tools]'.") from None
+        raise ImportError("tasks are run by lm-eval, which is missing: pip install lm-eval.") from None
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     return harness

@@ -11,7 +11,7 @@ from resolvent.files import write_text
 from resolvent.tensor_files import some
 
 _MODULE = "modeling_resolvent"
-_STUB = '''"""Loads the package that this model is of: pip install 'resolvent[hf]'."""
+_STUB = '''"""Loads the package that this model is of, resolvent."""
 
 from resolvent.hf import {names}
 

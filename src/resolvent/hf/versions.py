@@ -8,7 +8,7 @@ from importlib import metadata
 
 LEAST, BELOW = (5, 22), (6, 0)
 _SUPPORTED = "resolvent.hf works with transformers ≥ 5.22 and < 6"
-_INSTALL = "pip install 'resolvent[hf]'."
+_INSTALL = "pip install 'transformers>=5.22,<6'."
 
 
 def require_transformers() -> None:

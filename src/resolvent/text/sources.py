@@ -173,7 +173,7 @@ class ParquetTable:
             import pyarrow
             from pyarrow.parquet import ParquetFile
         except ImportError as error:
-            raise ImportError(f"{source.name} needs pyarrow: pip install 'resolvent[text]'.") from error
+            raise ImportError(f"{source.name} needs pyarrow: pip install pyarrow.") from error
         self._name = source.name
         try:
             self._file = ParquetFile(source.path)

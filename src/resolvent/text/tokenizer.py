@@ -100,7 +100,7 @@ class GPT2Tokenizer:
             import tiktoken
         except ImportError as error:
             raise ImportError(
-                "GPT-2's tokenizer needs tiktoken: pip install 'resolvent[text]', or use --tokenizer bytes."
+                "GPT-2's tokenizer needs tiktoken: pip install tiktoken, or use --tokenizer bytes."
             ) from error
         self._encoding = tiktoken.Encoding(
             name=self.name,

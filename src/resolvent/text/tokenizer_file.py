@@ -112,7 +112,7 @@ def _parse(content: bytes, path: Path) -> Library:
         from tokenizers import Tokenizer as Library
     except ImportError as error:
         raise ImportError(
-            f"{path} needs the library tokenizers: pip install 'resolvent[text]', or use --tokenizer bytes."
+            f"{path} needs the library tokenizers: pip install tokenizers, or use --tokenizer bytes."
         ) from error
     with _explained(
         f"{path} is damaged, or not a tokenizer", f"expected a {FILE} as the library tokenizers writes it."

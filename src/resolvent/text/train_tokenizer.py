@@ -86,9 +86,7 @@ def _train(texts: Iterator[str], vocab_size: int, on_counted: Callable[[], None]
     try:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     except ImportError as error:
-        raise ImportError(
-            "to train a tokenizer needs the library tokenizers: pip install 'resolvent[text]'."
-        ) from error
+        raise ImportError("training a tokenizer needs the library tokenizers: pip install tokenizers.") from error
     library = Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()

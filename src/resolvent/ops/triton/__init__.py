@@ -24,7 +24,7 @@ NAME = "triton"
 
 def refusal(request: Request) -> str | None:
     if find_spec("triton") is None:
-        return "backend 'triton' needs the package triton: pip install 'resolvent[gpu]'."
+        return "backend 'triton' needs the package triton: pip install triton."
     if request.device != "cuda" and not (interpreting() and request.device == "cpu"):
         return (
             f"backend 'triton' needs tensors on a GPU (CUDA or ROCm), got {request.device}; "

@@ -87,4 +87,4 @@ def _import_ray() -> ModuleType:
     try:
         return import_module("ray")
     except ImportError as error:
-        raise ImportError("--on ray needs Ray: pip install 'resolvent[ray]' here and on all its machines.") from error
+        raise ImportError("--on ray needs Ray: pip install ray here and on all its machines.") from error

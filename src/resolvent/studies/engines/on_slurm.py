@@ -124,4 +124,4 @@ def _import_submitit() -> ModuleType:
     try:
         return import_module("submitit")
     except ImportError as error:
-        raise ImportError("--on slurm needs submitit: pip install 'resolvent[slurm]'.") from error
+        raise ImportError("--on slurm needs submitit: pip install submitit.") from error
