@@ -74,7 +74,7 @@ def lifetimes(rows: Rows) -> rv.Pattern:
 
 
 def cases(n: int) -> dict[str, Case]:
-    """Three pairs, four random tables (one not connected), random lifetimes, Fenwick and binomial, on n tokens."""
+    """Four pairs, four random tables (one not connected), random lifetimes, Fenwick and binomial, on n tokens."""
     whole = [set(range(i)) for i in range(n)]
     one = translation_invariant_sets([1], n)
     window = translation_invariant_sets(range(1, 8), n)
@@ -86,6 +86,11 @@ def cases(n: int) -> dict[str, Case]:
         "attention/first-order": Case(rv.pattern("attention/first-order"), one, whole),
         "local:8/exponential+cache": Case(
             rv.pattern("local:8/exponential+cache"), cache_efficient_sets(powers, n), window
+        ),
+        "local:3/order:5": Case(
+            rv.pattern("local:3/order:5"),
+            translation_invariant_sets(range(1, 6), n),
+            translation_invariant_sets(range(1, 3), n),
         ),
         "exponential/order:2": Case(
             rv.pattern("exponential/order:2"),

@@ -77,9 +77,10 @@ def test_mix(spec: Spec, n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", ["first-order", "exponential", "quadratic+cache", "stride:k**3+1+cache", "offsets:2,300"]
+    "spec", ["first-order", "exponential", "quadratic", "quadratic+cache", "stride:k**3+1+cache", "offsets:2,300"]
 )
 def test_mix_over_several_blocks(spec: str) -> None:
+    """Also with more reads at fixed distances than are taken at a time, which readers in later blocks give back."""
     check_mix(spec, mixer_inputs(600, torch.float64, 1, 2, 3, 2), torch.float64)
 
 
@@ -100,7 +101,8 @@ def test_mix_in_half_precision(spec: Spec, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("d", [1, 16, 64, 80, 128])
 def test_mix_in_any_dimension(d: int) -> None:
-    for spec in ("exponential", "quadratic+cache", *[FEW_READS] * (d == 64)):  # kernels of its own: compiled once
+    specs = ["exponential", "exponential+diagonal", "quadratic+cache"]
+    for spec in [*specs, FEW_READS] if d == 64 else specs:  # the last has kernels of its own: compiled once
         check_mix(spec, mixer_inputs(70, torch.float64, 1, 2, d=d, dk=max(81 - d, 32)), torch.float64)
 
 

@@ -60,6 +60,20 @@ def test_scores_far_below_zero_keep_their_weight(spec: Spec, dtype: torch.dtype,
         assert_close(extend(cut(inputs, t, t + 1), spec, cache, scale=1.0), torch.ones(1, 1, 1, 16, dtype=dtype))
 
 
+@pytest.mark.parametrize("spec", ["attention", "dense", "order:20"])
+def test_decoding_where_one_score_is_far_above_all_others(spec: str) -> None:
+    """Wherever among many slots it stands: here in one of the first."""
+    inputs = mixer_inputs(40, torch.float64, 1, 1, 16, 16)
+    for name in ("ka", "kb"):
+        inputs[name][..., 0] = 0
+        inputs[name][:, :, 3, 0] = 1e4
+    for name in ("qa", "qb"):
+        inputs[name][..., 0] = 1
+    cache = rv.decode_cache(spec, 1, 1, 16, 16, dtype=torch.float64)
+    y = torch.cat([extend(cut(inputs, t, t + 1), spec, cache, scale=1.0) for t in range(40)], 2)
+    assert_close(y, mix(inputs, spec, scale=1.0))
+
+
 @pytest.mark.parametrize("backend", ["cpu", "torch", "reference"])
 @pytest.mark.parametrize(
     "spec",

@@ -177,6 +177,8 @@ def test_cache_is_as_large_as_promised(spec: Spec, rule: str) -> None:
     mixer = make(spec, rule).float()
     cache = mixer.make_cache(1, n)
     assert cache.nbytes == rv.analyze(spec, n, heads=heads, head_dim=dim, rule=rule).cost.cache_bytes
+    half = rv.analyze(spec, n, heads=heads, head_dim=dim, item_bytes=2, rule=rule).cost.cache_bytes
+    assert mixer.make_cache(1, n, dtype=torch.bfloat16).nbytes == half
     before = cache.nbytes
     for part in batch(n, 1).float().split([40, 1, 59], 1):
         mixer.extend(part, cache)

@@ -139,6 +139,18 @@ def test_gradients_through_a_cache(spec: Spec, backend: str) -> None:
     assert_all_close(gradients(in_chunks, inputs), gradients(lambda t: mix(t, spec), inputs))
 
 
+@pytest.mark.parametrize("spec", ["exponential", "quadratic+cache", "dense", "local:8/exponential+cache"])
+def test_gradients_through_a_cache_of_the_joint_softmax(spec: str) -> None:
+    """Those that flow into the logarithms of earlier tokens, too."""
+    inputs = mixer_inputs(30, torch.float64)
+
+    def in_chunks(t: Inputs) -> Tensor:
+        cache = cache_for(spec, inputs, **JOINT)
+        return torch.cat([extend(cut(t, a, b), spec, cache, **JOINT) for a, b in pairwise([0, 1, 12, 13, 30])], 2)
+
+    assert_all_close(gradients(in_chunks, inputs), gradients(lambda t: mix(t, spec, **JOINT), inputs))
+
+
 @pytest.mark.parametrize("spec", ["exponential", "quadratic+cache", "first-order", "local:3", FEW_READS, *PAIRED])
 @given(sizes=splits)
 @few

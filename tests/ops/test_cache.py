@@ -208,6 +208,21 @@ def test_back_to_a_snapshot(spec: Spec, kind: dict[str, object]) -> None:
     assert_close(go_on(inputs, cache, 0, 200)[:, :, 30:], second)
 
 
+def test_a_snapshot_that_one_row_has_undone_is_gone() -> None:
+    """That row goes on with other tokens, and what it held at the snapshot is no longer its past."""
+    spec, inputs = "quadratic+cache", mixer_inputs(60, torch.float64, 2, 2, 16, 16)
+    cache = decode_cache(spec, 2, 2, 16, 16, dtype=torch.float64)
+    for first, last in ((0, 20), (20, 30)):
+        go_on(inputs, cache, first, last)
+        cache.snapshot()
+    go_on(inputs, cache, 30, 40)
+    cache.rewind([20, 30])
+    go_on(inputs, cache, 40, 60)
+    assert cache.positions.tolist() == [40, 50]
+    with pytest.raises(ValueError, match=r"row 0 cannot go from position 40 back to 30.*has snapshots at 20"):
+        cache.rewind([30, 50])
+
+
 @pytest.mark.parametrize("spec", BOUNDED)
 def test_without_a_snapshot_bounded_patterns_refuse(spec: Spec) -> None:
     _, cache = started(spec)
@@ -276,6 +291,9 @@ def test_states(tmp_path: Path) -> None:
     state.tensors["h"], state.positions[:] = state.tensors["h"] * 2, [5, 6]
     assert state.nbytes == 2 * 3 * 4 * 4 + 16
     assert state.to(dtype=torch.float64).tensors["n"].dtype == torch.int64
+    assert state.to(dtype=torch.bfloat16).tensors["h"].dtype == torch.bfloat16
+    sums = ScanState({"memory": torch.randn(2, 3)})  # over all tokens, which half precision would spoil
+    assert torch.equal(sums.to(dtype=torch.bfloat16).tensors["memory"], sums.tensors["memory"])
     assert state.repeat(2).positions.tolist() == [5, 5, 6, 6]
     state.save(tmp_path / "state")
     same(load_cache(tmp_path / "state"), state)

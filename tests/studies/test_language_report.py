@@ -138,6 +138,7 @@ def test_frontier(points: list[tuple[float, float]], kept: list[int]) -> None:
     ([5.0, 5.3], [5.2, 5.4], "better", "open"),
     ([5.0, 5.0], [5.02, 5.02], "better", "open"),  # 0.4 %
     ([5.0], [5.08], "better", "open"),  # 1.6 % of a single seed
+    ([5.0], [5.08, 5.08], "better", "open"),  # of one on either side
     ([5.0], [5.15], "better", "supported"),
     ([5.0], [], "better", "not run"),
     ([5.01, 5.0], [5.0, 5.0], "no worse", "supported"),

@@ -92,6 +92,7 @@ def test_counting_in_a_chain_on_pairs() -> None:
     expected = [np.log(2), np.log(2), np.log(2), -np.log(1.5 / 2), -np.log(1.5 / 2), -np.log(0.5 / 3), np.log(2)]
     assert t.counting(walk)[0] == pytest.approx(expected)
     assert t.counting(walk, 4)[0, 5] == pytest.approx(-np.log(0.5 / 2))  # 0 1 0 1 has one such pair before the last
+    assert t.counting(walk, 3)[0, 5] == pytest.approx(np.log(2))  # and 1 0 1 has none
 
 
 def test_forward_algorithm_by_summing_over_all_paths() -> None:
