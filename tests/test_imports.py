@@ -13,12 +13,12 @@ SOURCE = Path(rv.__file__).parent
 
 # From left to right: a box imports only boxes to its left (and itself).
 FLOW = [
-    "errors", "notebook", "files", "disk_cache", "untrusted", "fields", "tensor_files", "kernels", "patterns", "rules",
+    "errors", "files", "disk_cache", "untrusted", "fields", "tensor_files", "kernels", "patterns", "rules",
     "analysis", "designer", "explore", "ops", "coefficients", "mixer", "model", "batch", "text", "tasks", "hf", "train",
     "bench", "report", "studies", "cli",
 ]  # fmt: skip
 WITHOUT_TORCH = [
-    "errors", "notebook", "files", "disk_cache", "untrusted", "fields", "tensor_files", "kernels", "patterns", "rules",
+    "errors", "files", "disk_cache", "untrusted", "fields", "tensor_files", "kernels", "patterns", "rules",
     "analysis", "designer", "explore", "batch", "text", "tasks", "report", "cli",
 ]  # fmt: skip
 
@@ -86,7 +86,7 @@ print(*sorted(set(sys.modules) - before))
 """
     loaded = in_a_new_process(code).split()
     boxes = {name.split(".")[1] for name in loaded if name.startswith("resolvent.")}
-    assert boxes == {"analysis", "errors", "notebook", "patterns", "rules"}
+    assert boxes == {"analysis", "errors", "patterns", "rules"}
     assert {name.split(".")[0] for name in loaded} <= {"resolvent", "numpy"} | sys.stdlib_module_names
     # 18 modules on Python 3.11, json and dataclasses most of them; numba adds more than 300, rich and typer 100 each.
     assert len([name for name in loaded if name.split(".")[0] != "resolvent"]) <= 30

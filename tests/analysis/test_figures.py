@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 import resolvent as rv
 from resolvent.analysis.figures import labels, palette, panels
-from resolvent.analysis.figures.trade_off import trade_off
 from resolvent.report.figures import save
 
 PAGES = [*rv.PAPER_STRUCTURES, "local:1", "stride:3*k+2+cache"]
@@ -105,7 +104,7 @@ def test_structures_have_one_color_and_one_order_in_all_figures() -> None:
 
 def test_trade_off_names_what_has_no_path() -> None:
     axes = Figure().subplots()
-    trade_off(axes, [rv.analyze(spec, 64) for spec in ("local:8", "dense", "attention")])
+    panels.trade_off(axes, [rv.analyze(spec, 64) for spec in ("local:8", "dense", "attention")])
     assert "no path at all: local:8" in axes.get_title()
     assert [text.get_text() for text in axes.texts] == ["dense\nattention", "– –  slots × congestion = n - 1"]
 

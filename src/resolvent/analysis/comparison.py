@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, overload
 from resolvent.analysis.congestion import Effort
 from resolvent.analysis.profile import Profile, analyze, describe, describe_number
 from resolvent.errors import SettingError
-from resolvent.notebook import table
 from resolvent.patterns import PAPER_STRUCTURES, PatternLike
 
 if TYPE_CHECKING:
-    from resolvent.analysis.figures.pages import NotebookFigure
+    from matplotlib.figure import Figure
 
 _HEADINGS = ("structure", "reads", "cache", "hops (least)", "mean", "congestion (least)", "nearby")
 
@@ -43,12 +42,12 @@ class Comparison(Sequence[Profile]):
         """Plain values for JSON: a list of profiles."""
         return [profile.to_dict() for profile in self.profiles]
 
-    def plot(self) -> NotebookFigure:
+    def plot(self) -> Figure:
         """Growth of reads and of the cache, and cache against congestion, of all of them.
 
-        Notebooks show what it returns; `plot().savefig("page.png")` writes a file.
+        `plot().savefig("page.png")` writes a file.
         """
-        from resolvent.analysis.figures.pages import comparison_figure  # which needs matplotlib
+        from resolvent.analysis.figures.panels import comparison_figure  # which needs matplotlib
 
         return comparison_figure(self.profiles)
 
@@ -56,9 +55,6 @@ class Comparison(Sequence[Profile]):
         names = [str(profile.pattern) for profile in self.profiles]
         shown = ", ".join(names[:4]) + (f", … {len(names)} in all" if len(names) > 4 else "")
         return f"Comparison({shown}; n={self.profiles[0].n:,})"
-
-    def _repr_html_(self) -> str:
-        return table(self._title, map(_row, self.profiles), head=_HEADINGS, notes=self._notes())
 
     def __str__(self) -> str:
         rows = [_HEADINGS, *(_row(profile) for profile in self.profiles)]

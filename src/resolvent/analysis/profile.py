@@ -13,13 +13,12 @@ from resolvent.analysis.frontier import fewest_hops, least_congestion
 from resolvent.analysis.growth import Growth, growth
 from resolvent.analysis.hops import Hops, hops
 from resolvent.analysis.lower_bounds import NEARBY, worst_nearby
-from resolvent.notebook import table
 from resolvent.patterns import Pattern, PatternLike, as_pattern
 from resolvent.patterns.checks import require_length
 from resolvent.rules import Rule
 
 if TYPE_CHECKING:
-    from resolvent.analysis.figures.pages import NotebookFigure
+    from matplotlib.figure import Figure
 
 _LONGEST = 20_000_000  # some arrays have an entry per token
 
@@ -118,12 +117,12 @@ class Profile:
         """Convert to a JSON string."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
 
-    def plot(self) -> NotebookFigure:
+    def plot(self) -> Figure:
         """A page of figures: who reads whom, what is held, hops, load and growth.
 
-        Notebooks show what it returns; `plot().savefig("page.png")` writes a file.
+        `plot().savefig("page.png")` writes a file.
         """
-        from resolvent.analysis.figures.pages import profile_figure  # which needs matplotlib
+        from resolvent.analysis.figures.panels import profile_figure  # which needs matplotlib
 
         return profile_figure(self)
 
@@ -137,9 +136,6 @@ class Profile:
     def __str__(self) -> str:
         rows = (f"  {name:16} {value:58} {law}".rstrip() for name, value, law in self._rows())
         return "\n".join([self._title, *rows])
-
-    def _repr_html_(self) -> str:
-        return table(self._title, self._rows(), head=("", "", "growth"), words=3)
 
     @property
     def _title(self) -> str:

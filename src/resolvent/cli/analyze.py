@@ -155,7 +155,7 @@ def _draw(p: Pattern, n: int, file: Path | None) -> None:
     if file is None:
         print(p.draw(n))
         return
-    from resolvent.analysis.figures.pages import mask_figure
+    from resolvent.analysis.figures.panels import mask_figure
     from resolvent.report.figures import save
 
     say_written(save(mask_figure(p, n), file))

@@ -9,7 +9,6 @@ from resolvent.analysis.profile import describe
 from resolvent.designer.budget import LeastFigures, number
 from resolvent.designer.measure import Figures
 from resolvent.designer.structure import Setting, Structure
-from resolvent.notebook import table
 
 
 @dataclass(frozen=True)
@@ -102,9 +101,3 @@ class Candidate:
             f"Candidate({self.structure.label}: {number(f.reads)} reads, {number(f.slots)} slots, {f.max_hops:,} hops, "
             f"congestion {describe(f.congestion)})"
         )
-
-    def _repr_html_(self) -> str:
-        names = ("reads", "slots", "hops (least)", "mean hops", "congestion (least)")
-        rows = [("kind", self.kind), *zip(names, self.cells[1:], strict=True), ("why", self.why)]
-        rows += [("better", str(each)) for each in self.better]
-        return table(self.structure.label, rows)

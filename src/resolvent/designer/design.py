@@ -26,17 +26,15 @@ from resolvent.designer.search import Search
 from resolvent.designer.space import lines
 from resolvent.designer.structure import Shape
 from resolvent.errors import SettingError, closest
-from resolvent.notebook import table
 from resolvent.patterns import binomial
 from resolvent.patterns.checks import require_length
 
 if TYPE_CHECKING:
-    from resolvent.analysis.figures.pages import NotebookFigure
+    from matplotlib.figure import Figure
 
 _LONGEST = 1 << 22
 _ORDER = ("max_hops", "congestion", "mean_hops", "reads", "slots")
 _CORNERS = 24  # hops, up to which the least cache that has them is tried
-HEADINGS = ("", "pattern", "reads", "slots", "hops (least)", "mean", "congestion (least)")
 
 
 @dataclass(frozen=True)
@@ -105,10 +103,10 @@ class Design(Sequence[Candidate]):
         """Convert to a JSON string."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
 
-    def plot(self) -> NotebookFigure:
+    def plot(self) -> Figure:
         """Hops and congestion against the cache: the proven frontier, the budget and the candidates.
 
-        Notebooks show what it returns; `plot().savefig("page.png")` writes a file.
+        `plot().savefig("page.png")` writes a file.
         """
         from resolvent.designer.figure import design_figure  # which needs matplotlib
 
@@ -123,11 +121,6 @@ class Design(Sequence[Candidate]):
         from resolvent.designer.text import design_text
 
         return design_text(self)
-
-    def _repr_html_(self) -> str:
-        rows = [(f"{rank}", *each.cells) for rank, each in enumerate(self.candidates, 1)]
-        notes = [f"{rank}: {each.why} {' '.join(map(str, each.better))}" for rank, each in enumerate(self, 1)]
-        return table(self.title, rows, head=HEADINGS, notes=[self.least_text, *notes, self.sampled_text], words=2)
 
     @property
     def title(self) -> str:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from resolvent.analysis.figures.labels import spread
-from resolvent.analysis.figures.pages import NotebookFigure
 from resolvent.analysis.figures.palette import INK, NAVY, ORANGE
 from resolvent.analysis.figures.panels import label
 from resolvent.analysis.frontier import fewest_hops, least_congestion
@@ -22,11 +22,11 @@ _SHOWN = 8
 _GAP = 0.04  # between numbers, as a share of the axes
 
 
-def design_figure(design: Design) -> NotebookFigure:
+def design_figure(design: Design) -> Figure:
     """Hops and congestion against the cache: the proven frontier, the budget, and the best of each kind by number."""
     n, limits, shown = design.n, design.budget.limits, design.candidates[:_SHOWN]
     names = [f"{rank}  {each.structure.label}" for rank, each in enumerate(shown, 1)]
-    figure = NotebookFigure(12, 6.2, f"{design.title}: hops and congestion against cache slots of {'; '.join(names)}")
+    figure = Figure(figsize=(12, 6.2), layout="constrained")
     figure.suptitle(design.title, fontsize=12, color=INK, weight="bold")
     left, right = figure.subplots(1, 2)
     most = max([limits.get("slots", 1.0), *(each.figures.slots for each in shown)])

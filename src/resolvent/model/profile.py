@@ -11,7 +11,6 @@ from resolvent.analysis.cost import Cost, cost
 from resolvent.analysis.hops import hops
 from resolvent.analysis.profile import plural
 from resolvent.coefficients.layer import Layer
-from resolvent.notebook import table
 from resolvent.patterns import Pattern
 from resolvent.rules import Rule
 
@@ -70,9 +69,6 @@ class StackProfile:
 
     def __str__(self) -> str:
         return "\n".join([self._title, *(f"  {name:14} {value}" for name, value in self._rows())])
-
-    def _repr_html_(self) -> str:
-        return table(self._title, self._rows())
 
     @property
     def _title(self) -> str:

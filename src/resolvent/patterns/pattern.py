@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from resolvent import notebook
 from resolvent.errors import PatternError
 from resolvent.patterns.checks import require_length
 from resolvent.patterns.needs import Needs, Normalize
@@ -27,7 +26,6 @@ Part = Literal["reads", "a", "b"]
 Mask = npt.NDArray[np.bool_]
 
 _LARGEST_MASK = 32_768
-_DRAWN, _COUNTED = 24, 1024  # tokens that a notebook shows, and tokens whose cost it shows
 
 
 class Pattern(Value, ABC):
@@ -222,20 +220,6 @@ class Pattern(Value, ABC):
 
     def __repr__(self) -> str:
         return f"pattern('{self}')"
-
-    def _repr_html_(self) -> str:
-        """A drawing of the first tokens, and what the pattern costs on 1,024."""
-        shown, n = (min(length, self.limit or length) for length in (_DRAWN, _COUNTED))
-        a, b = self.mask(shown, "a"), self.mask(shown, "b")
-        entries = {"A and B": a & b, "A only": a & ~b, "B only": b & ~a}
-        cells = {name: [(i, j) for i, j in np.argwhere(mask).tolist()] for name, mask in entries.items()}
-        rows = [
-            ("reads per token", f"{self.widest_row(n):,} at most"),
-            ("cache", f"{self.slots(n):,} slots"),
-            ("feedback", "B reads past outputs" if b.any() else "none: B = 0"),
-        ]
-        picture = notebook.drawing(cells, shown, f"{self}: the entries of A and B on {shown} tokens")
-        return notebook.beside(picture, notebook.table(f"{self} on {n:,} tokens", rows))
 
 
 def live_counts(lives: Integers) -> Integers:

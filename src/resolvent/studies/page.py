@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import html
+import io
 from collections.abc import Iterable
 
-from resolvent.notebook import inline_png
 from resolvent.studies.grade import Grade
 from resolvent.studies.study import Claims, StudyFigure, StudyReport, TextTable
 
@@ -50,7 +51,9 @@ def _table(table: TextTable) -> str:
 
 def _picture(figure: StudyFigure) -> str:
     title, caption = html.escape(figure.title), html.escape(figure.caption)
-    picture = f"<img alt='{title}' src='{inline_png(figure.draw())}'>"
+    memory = io.BytesIO()
+    figure.draw().savefig(memory, format="png", dpi=130, facecolor="white")
+    picture = f"<img alt='{title}' src='data:image/png;base64,{base64.b64encode(memory.getvalue()).decode()}'>"
     return f"<h2>{title}</h2><figure>{picture}<figcaption>{caption}</figcaption></figure>"
 
 

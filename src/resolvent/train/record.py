@@ -117,11 +117,6 @@ class Record:
     def __repr__(self) -> str:
         return f"Record({self.config.title}, seed {self.seed}: {self.evaluation}; {self.steps:,} steps)"
 
-    def _repr_html_(self) -> str:
-        from resolvent.train.record_table import record_table
-
-        return record_table(self)
-
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
         values = {name: getattr(self, name) for name in field_names(type(self))} | {

@@ -1,8 +1,8 @@
-"""What can be drawn of a pattern into one pair of axes: mask, cache, hops, load and growth."""
+"""Figures of patterns: panels of the mask, the cache, hops, load and growth, and pages of these."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import matplotlib
@@ -11,14 +11,28 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.colorbar import Colorbar
 from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from resolvent.analysis.congestion import Congestion
-from resolvent.analysis.figures.labels import end_labels, shared_dashes
-from resolvent.analysis.figures.palette import A_AND_B, A_ONLY, B_ONLY, INK, NAVY, ORANGE, color_of_structure
+from resolvent.analysis.figures.labels import end_labels, rings, shared_dashes
+from resolvent.analysis.figures.palette import (
+    A_AND_B,
+    A_ONLY,
+    B_ONLY,
+    INK,
+    NAVY,
+    ORANGE,
+    PALE,
+    color_of_structure,
+    in_order,
+)
 from resolvent.analysis.hops import hop_matrix
+from resolvent.analysis.profile import Profile
+from resolvent.errors import PatternError
 from resolvent.patterns import Pattern, Stage
 
+_LARGEST_MASK_FIGURE = 2048
 _MASK = {"A only": A_ONLY, "B only": B_ONLY, "A and B": A_AND_B}
 
 
@@ -138,3 +152,101 @@ def label(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.tick_params(labelsize=8)
+
+
+def trade_off(axes: Axes, profiles: Sequence[Profile]) -> None:
+    """Cache slots against congestion, and the lower bound slots × congestion = n - 1."""
+    n = profiles[0].n
+    line: npt.NDArray[np.float64] = np.logspace(0, np.log2(n), 50, base=2)
+    axes.plot(line, (n - 1) / line, color=INK, linewidth=1, linestyle="--")
+    axes.fill_between(line, 0.6, (n - 1) / line, color=INK, alpha=0.06, linewidth=0)
+    names: dict[tuple[float, float], list[str]] = {}
+    for profile in profiles:
+        if profile.congestion is not None and np.isfinite(profile.congestion.upper):
+            point = (float(profile.cache_slots), float(profile.congestion.upper))
+            names.setdefault(point, []).append(str(profile.pattern))
+    every = [str(profile.pattern) for profile in profiles]
+    at = {(x, y): (340 * np.log2(x) / np.log2(2 * n), 300 * np.log2(y) / np.log2(4 * n)) for x, y in names}  # in points
+    boxes = [(x - 5, y - 5, 10.0, 10.0) for x, y in at.values()]
+    for point, labels in sorted(names.items()):
+        rings(axes, point, [color_of_structure(name, every) for name in labels])
+        size = 5.2 * max(map(len, labels)), 12.0 * len(labels)
+        usual = point[0] > n**0.7  # to the left, where the right is not within the axes
+        options = [(usual or left, up) for up in (4, -13, 19, -28, 34) for left in (False, True)]
+        fits = [each for each in options if not _overlaps((*_corner(at[point], size, *each), *size), boxes)]
+        left, up = [*fits, options[0]][0]
+        boxes.append((*_corner(at[point], size, left, up), *size))
+        axes.annotate(
+            "\n".join(labels),
+            point,
+            xytext=(-9 if left else 7, up),
+            textcoords="offset points",
+            ha="right" if left else "left",
+            fontsize=9,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_ylim(0.6, 2.2 * n)
+    law = "– –  slots × congestion = n - 1"
+    axes.text(0.97, 0.97, law, transform=axes.transAxes, ha="right", va="top", fontsize=9, color=INK)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    missing = [str(p.pattern) for p in profiles if p.congestion and not np.isfinite(p.congestion.upper)]
+    note = f"\n(no path at all: {', '.join(missing)})" if missing else ""
+    label(axes, f"cache and congestion, n = {n:,}{note}", "cache slots", "congestion")
+
+
+def _corner(at: tuple[float, float], size: tuple[float, float], left: bool, up: int) -> tuple[float, float]:
+    """The lower left corner of a label beside a point."""
+    return at[0] - 9 - size[0] if left else at[0] + 7, at[1] + up
+
+
+def _overlaps(box: tuple[float, float, float, float], others: Sequence[tuple[float, float, float, float]]) -> bool:
+    """Whether a box, given by left, bottom, width and height, covers part of another."""
+    x, y, width, height = box
+    return any(x < a + w and a < x + width and y < b + h and b < y + height for a, b, w, h in others)
+
+
+def profile_figure(profile: Profile) -> Figure:
+    """One page for a pattern: mask, cache over time, hops, load of a routing, growth."""
+    p, n = profile.pattern, min(profile.n, 128)
+    figure = Figure(figsize=(13, 8), layout="constrained")
+    figure.suptitle(str(p), fontsize=15, color=INK, weight="bold")
+    grid = figure.add_gridspec(2, 3)
+    mask(figure.add_subplot(grid[0, 0]), p, min(n, 64))
+    cache(figure.add_subplot(grid[0, 1]), p, n)
+    hops(figure.add_subplot(grid[0, 2]), p, n)
+    load(figure.add_subplot(grid[1, :2]), profile.congestion, profile.n)
+    growth_axes = figure.add_subplot(grid[1, 2])
+    growth(growth_axes, {"reads per token": (p, "reads"), "cache slots": (p, "slots")})
+    growth_axes.set_title("growth of cost and cache", fontsize=11, color=INK)
+    return figure
+
+
+def comparison_figure(profiles: Sequence[Profile]) -> Figure:
+    """Several patterns side by side: growth of reads and cache, and the cache–congestion trade-off."""
+    names = in_order(str(profile.pattern) for profile in profiles)
+    patterns = [next(p.pattern for p in profiles if str(p.pattern) == name) for name in names]
+    figure = Figure(figsize=(16, 5.4), layout="constrained")
+    reads_axes, slots_axes, trade_axes = figure.subplots(1, 3)
+    growth(reads_axes, {str(p): (p, "reads") for p in patterns})
+    growth(slots_axes, {str(p): (p, "slots") for p in patterns})
+    reads_axes.set_title("growth of reads per token (time)", fontsize=11, color=INK)
+    slots_axes.set_title("growth of cache slots (memory)", fontsize=11, color=INK)
+    trade_off(trade_axes, profiles)
+    figure.supxlabel(
+        "Low is cheap. Lines in several colors are structures that coincide; dashed ones are cache-efficient. "
+        "No pattern lies in the gray.", fontsize=9.5, color=PALE,
+    )  # fmt: skip
+    return figure
+
+
+def mask_figure(p: Pattern, n: int) -> Figure:
+    """A figure of the mask of A and B."""
+    if n > _LARGEST_MASK_FIGURE:
+        raise PatternError(f"expected n ≤ {_LARGEST_MASK_FIGURE:,} for a figure of the mask, got {n:,}.")
+    figure = Figure(figsize=(6, 6.4), layout="constrained")
+    figure.suptitle(str(p), fontsize=13, color=INK, weight="bold")
+    mask(figure.subplots(), p, n)
+    return figure

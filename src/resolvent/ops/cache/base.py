@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.notebook import kib, table
 from resolvent.ops.cache.files import write
 from resolvent.ops.sequences import checked_integers
 from resolvent.patterns.strides import Integers
@@ -57,22 +56,10 @@ class Cache(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.content}, {self._size})"
 
-    def _repr_html_(self) -> str:
-        head, rows = self._listed()
-        return table(f"{type(self).__name__}, {self._size}", rows, head=head, notes=(self.content,), words=2)
-
     @property
     def _size(self) -> str:
         seen = ", ".join(f"{count:,}" for count in np.unique(self.positions[:8])) + (", …" if self.batch > 8 else "")
         return f"batch {self.batch}, {self.nbytes:,} bytes, {seen or 0} tokens seen"
-
-    def _listed(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """The columns and rows of the table that a notebook shows: here a row for each tensor."""
-        rows: list[tuple[str, ...]] = [
-            (name, " × ".join(map(str, tensor.shape)), str(tensor.dtype).removeprefix("torch."), kib(tensor.nbytes))
-            for name, tensor in self.tensors.items()
-        ]
-        return ("tensor", "shape", "dtype", "size"), rows
 
     @property
     @abstractmethod

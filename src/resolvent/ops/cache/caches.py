@@ -8,7 +8,6 @@ from typing import Self, final
 
 from torch import Tensor
 
-from resolvent.notebook import kib
 from resolvent.ops.cache.base import Cache, Change, Layout, check_tensor_names
 from resolvent.patterns.strides import Integers
 
@@ -76,9 +75,6 @@ class Caches(Cache, Mapping[str, Cache]):
     def content(self) -> str:
         kinds = Counter(child.content for child in self.values())
         return "; ".join(f"{count} × ({kind})" if count > 1 else kind for kind, count in kinds.items())
-
-    def _listed(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        return ("cache", "of", "size"), [(name, child.content, kib(child.nbytes)) for name, child in self.items()]
 
     def _changed(self, change: Change) -> Self:
         return type(self)({name: child._changed(change) for name, child in self.items()})
