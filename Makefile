@@ -11,6 +11,11 @@ SECONDS ?= 60
 SEED    ?= 0
 CASES   ?=
 
+# Of `make against`: the commit to compare with, which of the cases (a glob), and whether rounding may differ.
+REF       ?=
+ONLY      ?= *
+TOLERANCE ?=
+
 # Of `make bench`: where records of this machine go, and QUICK=1 for a first look.
 RECORDS ?= docs/records/bench-two-cores.jsonl
 QUICK   ?=
@@ -18,7 +23,7 @@ QUICK   ?=
 # Tests start hundreds of processes, and each would read all modules from their source again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test check slow cluster gpu gpu-test tools browser fuzz mutants bench docs dist dist-test clean
+.PHONY: help setup demo test check slow cluster gpu gpu-test tools browser fuzz mutants against bench docs dist dist-test clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 11
@@ -79,6 +84,10 @@ fuzz: $(STAMP) ## random cases against oracles: make fuzz SECONDS=600 SEED=7
 
 mutants: $(STAMP) ## apply small wrong changes, one after another, and see that the tests notice each: hours
 	$(BIN)/python -m fuzz.mutants
+
+against: $(STAMP) ## the same cases here and at a commit, compared to the bit: make against REF=HEAD~1 ONLY='decode/*'
+	$(if $(REF),,$(error make against needs a commit to compare with: make against REF=HEAD~1))
+	$(BIN)/python -m fuzz.against $(REF) --only '$(ONLY)' $(if $(TOLERANCE),--tolerance)
 
 bench: $(STAMP) ## measure speed, half an hour on an idle machine, and remake docs/bench.md and the README's table
 	$(BIN)/resolvent bench all $(RECORDS) $(if $(QUICK),--quick)
