@@ -10,7 +10,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-pytest.importorskip("starlette", reason="the explorer needs the extra 'explore'")
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the extra 'browser': make browser")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 if CHROMIUM is None:

@@ -1,86 +1,71 @@
 """The server: what it serves, what it refuses, and that questions are bounded."""
 
-import asyncio
+import http.client
+import json
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from threading import Thread
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
-
-pytest.importorskip("starlette", reason="the explorer needs the extra 'explore'")
-pytest.importorskip("uvicorn", reason="the explorer needs the extra 'explore'")
-
-from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
 from resolvent.cli import app as commands
 from resolvent.explore import server
-from resolvent.explore.answers import ANSWERS
-from resolvent.explore.worker import Refused, Worker, answer_line
 
-HERE = "http://127.0.0.1:8642"
+
+class Reply(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    text: str
+
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+class Client:
+    """Asks a server on a port; paths are sent as they are."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def get(
+        self, path: str, headers: dict[str, str] | None = None, *, method: str = "GET", **question: object
+    ) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        connection.request(method, path + ("?" + urlencode(question) if question else ""), headers=headers or {})
+        answer = connection.getresponse()
+        named = {name.lower(): value for name, value in answer.getheaders()}
+        reply = Reply(answer.status, named, answer.read().decode())
+        connection.close()
+        return reply
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[TestClient]:
-    with TestClient(server.application(), base_url=HERE) as client:
-        yield client
+def client() -> Iterator[Client]:
+    with server.Server((server.HOST, 0), server.Handler) as listening:
+        Thread(target=listening.serve_forever, daemon=True).start()
+        yield Client(listening.server_address[1])
+        listening.shutdown()
 
 
-def test_the_page_and_all_that_it_loads(client: TestClient) -> None:
+def test_the_page_and_all_that_it_loads(client: Client) -> None:
     page = client.get("/")
-    assert page.status_code == 200
+    assert page.status == 200
     assert "resolvent explorer" in page.text
     assert "default-src 'none'" in page.headers["content-security-policy"]
     for file in sorted(server.PAGE.iterdir()):
         assert client.get(f"/page/{file.name}").text == file.read_text(encoding="utf-8")
     assert "http://" not in page.text.replace("http://www.w3.org", "")
     assert "https://" not in page.text
-
-
-def test_answers_come_from_the_library_and_are_kept(client: TestClient) -> None:
-    first = client.get("/api/paths", params={"p": "order:2", "n": 16, "to": 15})
-    assert first.status_code == 200
-    assert first.json()["to"] == 15
-    assert client.get("/api/paths?to=15&n=16&p=order:2").content == first.content
-
-
-def test_every_question_has_a_worker() -> None:
-    assert sorted(server._LANE_OF) == sorted(ANSWERS)
-    assert set(server._LANE_OF.values()) | {"searches"} == set(server._LANES)
-    for lane, (_, name, question) in server._LANES.items():
-        assert server.lane_of(name, question) == lane
-
-
-def test_a_long_question_keeps_no_other_waiting() -> None:
-    """A design of many tokens is searched for while all else is answered."""
-
-    async def asked() -> list[str]:
-        answers, order = server.Answers(), list[str]()
-        for worker in answers._workers.values():
-            worker.seconds = 600  # on a machine that is busy
-
-        async def drawn(n: str) -> None:
-            await answers.get("scene", {"p": "order:2", "n": n})
-            await answers.get("load", {"p": "order:2", "n": n, "effort": "quick"})
-            order.append("drawn")
-
-        async def designed() -> None:
-            await answers.get("designs", {"n": "131072", "slots": "64", "heads": "12"})
-            order.append("designed")
-
-        await drawn("64")  # with all that is loaded before a first answer
-        search = asyncio.create_task(designed())
-        await asyncio.sleep(0)  # it is asked before the next
-        await drawn("48")
-        await search
-        await answers.stop()
-        return order
-
-    assert asyncio.run(asked()) == ["drawn", "drawn", "designed"]
 
 
 @pytest.mark.parametrize(
@@ -94,24 +79,37 @@ def test_a_long_question_keeps_no_other_waiting() -> None:
         ({}, "expected the parameter 'p', got none"),
     ],
 )
-def test_bad_questions_get_the_words_of_the_library(client: TestClient, query: dict[str, str], message: str) -> None:
-    answer = client.get("/api/scene", params=query)
-    assert answer.status_code == 400
+def test_bad_questions_get_the_words_of_the_library(client: Client, query: dict[str, str], message: str) -> None:
+    answer = client.get("/api/scene", **query)
+    assert answer.status == 400
     assert message in answer.json()["error"]
 
 
-def test_a_size_beyond_all_positions_is_like_dense(client: TestClient) -> None:
-    huge, dense = (client.get("/api/scene", params={"p": p, "n": 16}).json() for p in ("order:9" + 29 * "9", "dense"))
+def test_a_size_beyond_all_positions_is_like_dense(client: Client) -> None:
+    huge, dense = (client.get("/api/scene", p=p, n=16).json() for p in ("order:9" + 29 * "9", "dense"))
     assert huge["entries"] == dense["entries"]
     assert huge["stages"] == dense["stages"]
 
 
-def test_questions_are_short_and_known(client: TestClient) -> None:
-    assert client.get("/api/scene", params={"p": "k" * 5000, "n": 4}).status_code == 414
-    assert client.get("/api/__import__").status_code == 404
-    assert client.get("/page/../answers.py").status_code == 404
-    assert client.get("/page/%2e%2e/answers.py").status_code == 404
-    assert client.post("/api/scene").status_code == 405
+def test_a_defect_is_an_answer_and_not_the_end(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error, status, words in ((KeyError("p"), 500, "KeyError"), (MemoryError(), 503, "takes too much memory")):
+
+        def fail(_: object, error: BaseException = error) -> None:
+            raise error
+
+        monkeypatch.setitem(server.ANSWERS, "scene", fail)
+        answer = client.get("/api/scene")
+        assert answer.status == status
+        assert words in answer.json()["error"]
+    assert client.get("/api/paths", p="order:2", n=16, to=15).json()["to"] == 15
+
+
+def test_questions_are_short_and_known(client: Client) -> None:
+    assert client.get("/api/scene", p="k" * 5000, n=4).status == 414
+    assert client.get("/api/__import__").status == 404
+    assert client.get("/page/../answers.py").status == 404
+    assert client.get("/page/%2e%2e/answers.py").status == 404
+    assert client.get("/api/scene", method="POST").status == 501
 
 
 @pytest.mark.parametrize(
@@ -128,9 +126,9 @@ def test_questions_are_short_and_known(client: TestClient) -> None:
         {"sec-fetch-site": "same-site"},
     ],
 )
-def test_other_hosts_origins_and_sites_are_refused(client: TestClient, headers: dict[str, str]) -> None:
-    answer = client.get("/api/catalogue", headers=headers)
-    assert answer.status_code == 403
+def test_other_hosts_origins_and_sites_are_refused(client: Client, headers: dict[str, str]) -> None:
+    answer = client.get("/api/catalogue", headers)
+    assert answer.status == 403
     assert "expected" in answer.text
     assert "access-control-allow-origin" not in answer.headers
 
@@ -138,69 +136,20 @@ def test_other_hosts_origins_and_sites_are_refused(client: TestClient, headers: 
 @pytest.mark.parametrize(
     "headers",
     [
-        {"host": "localhost:8642"},
-        {"host": "[::1]:8642"},
-        {"origin": HERE},
+        {"host": "localhost:{}"},
+        {"host": "[::1]:{}"},
+        {"origin": "http://127.0.0.1:{}"},
         {"sec-fetch-site": "same-origin"},
         {"sec-fetch-site": "none"},
     ],
 )
-def test_its_own_page_is_answered(client: TestClient, headers: dict[str, str]) -> None:
-    assert client.get("/api/catalogue", headers=headers).status_code == 200
+def test_its_own_page_is_answered(client: Client, headers: dict[str, str]) -> None:
+    own = {name: value.format(client.port) for name, value in headers.items()}
+    assert client.get("/api/catalogue", own).status == 200
 
 
-def test_a_link_elsewhere_may_lead_to_the_page(client: TestClient) -> None:
-    assert client.get("/", headers={"sec-fetch-site": "cross-site"}).status_code == 200
-
-
-def test_a_question_that_takes_too_long_ends_its_process_and_not_the_next_question() -> None:
-    async def asked() -> tuple[Refused, str]:
-        worker = Worker(seconds=1e-3, megabytes=4096)
-        with pytest.raises(Refused) as refused:
-            await worker.ask("curves", {"p": "quadratic"})
-        worker.seconds = 120
-        answer = await worker.ask("paths", {"p": "dense", "n": "4", "to": "3"})
-        await worker.stop()
-        return refused.value, answer
-
-    refused, answer = asyncio.run(asked())
-    assert refused.status == 503
-    assert "takes longer than 0.001 seconds: choose a shorter length or a simpler pattern" in str(refused)
-    assert '"to": 3' in answer
-
-
-def test_a_question_that_takes_too_much_memory_is_refused() -> None:
-    """In a process with little, of which the library itself takes most."""
-    code = """
-import resource
-from resolvent.explore import worker
-size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() >> 20
-worker.limit_memory(size + 8)
-print(worker.answer_line('["scene", {"p": "dense", "n": "4096"}]'))
-"""
-    if not Path("/proc/self/statm").exists():
-        pytest.skip("the size of a process is read from /proc")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.startswith('503 "this takes too much memory'), done.stderr
-
-
-def test_too_many_questions_at_once_are_refused() -> None:
-    async def asked() -> list[str | BaseException]:
-        worker = Worker(seconds=120, megabytes=4096)
-        questions = [worker.ask("paths", {"p": "dense", "n": "4", "to": "3"}) for _ in range(70)]
-        answers = await asyncio.gather(*questions, return_exceptions=True)
-        await worker.stop()
-        return answers
-
-    answers = asyncio.run(asked())
-    refused = [each for each in answers if isinstance(each, Refused)]
-    assert len(refused) == 6
-    assert "too many questions at once" in str(refused[0])
-
-
-def test_a_line_is_answered_in_a_line() -> None:
-    assert answer_line('["scene", {"p": "nothing", "n": "4"}]').startswith("400 ")
-    assert "\n" not in answer_line('["catalogue", {}]')
+def test_a_link_elsewhere_may_lead_to_the_page(client: Client) -> None:
+    assert client.get("/", {"sec-fetch-site": "cross-site"}).status == 200
 
 
 def test_it_listens_on_this_machine_alone() -> None:
@@ -239,10 +188,3 @@ def test_the_command_refuses_what_the_page_cannot_show() -> None:
     ):
         done = CliRunner().invoke(commands, arguments)
         assert message in str(done.exception), arguments
-
-
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "resolvent.explore.server")
-    monkeypatch.setitem(sys.modules, "starlette.applications", None)
-    done = CliRunner().invoke(commands, ["explore"])
-    assert "pip install starlette uvicorn" in str(done.exception)

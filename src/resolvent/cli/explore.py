@@ -37,9 +37,8 @@ def explore_patterns(
 ) -> None:
     """Explore patterns in the browser: reads, cache, paths, load, growth, and the designer's frontier.
 
-    Serves a page on this machine alone until interrupted (needs the extra
-    'explore'). With --export, writes the page for these patterns to a file that
-    works offline and without a server.
+    Serves a page on this machine alone until interrupted. With --export, writes
+    the page for these patterns to a file that works offline and without a server.
     """
     spellings = [pattern(spec).spelling for spec in specs or _PATTERNS]
     if len(spellings) > _MOST_PATTERNS:
@@ -53,13 +52,7 @@ def explore_patterns(
             written = write(spellings, n, export)
         say_written(written)
         return
-    _serve(port, "?" + urlencode([*(("p", each) for each in spellings), ("n", n)]), open_browser)
+    from resolvent.explore.server import serve
 
-
-def _serve(port: int, state: str, open_browser: bool) -> None:
-    try:
-        from resolvent.explore.server import serve
-    except ImportError as error:
-        raise ImportError(f"the explorer needs {error.name}: pip install starlette uvicorn.") from None
     say("Serving on this machine alone; interrupt with Ctrl-C.")
-    serve(port, state, open_browser=open_browser)
+    serve(port, "?" + urlencode([*(("p", each) for each in spellings), ("n", n)]), open_browser=open_browser)
