@@ -19,7 +19,6 @@ from resolvent.fields import LARGEST, as_mapping, as_text
 from resolvent.untrusted import MOST_BYTES, open_file, parse
 
 MOST_HEADER = 2 * MOST_BYTES  # bytes: the names of tensors, and JSON as text in JSON
-MOST_TENSORS = 1 << 16  # a checkpoint of 1,000 layers has about as many
 UNSEALED = "0" * 64  # in place of a digest that is not known yet
 _SEAL = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 _LENGTH = 8  # bytes before the header, which say how long it is
@@ -69,8 +68,6 @@ def read_header(path: Path, advice: str) -> TensorFile:
                 key: as_text(value, f"the metadata '{key}'")
                 for key, value in as_mapping(content.pop("__metadata__", {}), "the metadata").items()
             }
-            if len(content) > MOST_TENSORS:
-                raise ValueError(f"expected at most {MOST_TENSORS:,} tensors, got {len(content):,}")
             sizes = {name: _stored(name, value) for name, value in content.items()}
             claimed = sum(nbytes for _, nbytes in sizes.values())
             if claimed != size:

@@ -1,14 +1,12 @@
-"""JSON that anybody may have written. All JSON files of this library are read here, within limits of size and depth.
+"""JSON that anybody may have written. All JSON files of this library are read here, up to a size.
 
-A small file can claim much: what is read costs memory in proportion to its bytes, and nothing else does before it is
-checked. `NaN` and `Infinity` are read: losses that are not finite are part of what runs leave. (So the parser is the
-standard library's: faster ones refuse these words.)
+`NaN` and `Infinity` are read: losses that are not finite are part of what runs leave. (So the parser is the standard
+library's: faster ones refuse these words.)
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -16,15 +14,10 @@ from typing import BinaryIO
 from resolvent.errors import SettingError, shortened
 
 MOST_BYTES = 8 << 20
-MOST_VALUES = 1_000_000  # at about 100 bytes each, once parsed; objects take twice that, and count twice
-MOST_DEPTH = 32
-# Without backtracking, and a string without an end runs to the end of the text: else each of its quotes would be tried
-# as another beginning, which takes time in the square of the length.
-_STRINGS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 def parse(text: str | bytes, most_bytes: int = MOST_BYTES) -> object:
-    """The value that a text of JSON spells. Anything else, and anything beyond the limits, raises an error."""
+    """The value that a text of JSON spells. Anything else, or a longer text, raises an error."""
     if len(text) > most_bytes:
         raise SettingError(f"expected JSON of at most {most_bytes:,} bytes, got {len(text):,}.")
     if isinstance(text, bytes):
@@ -32,18 +25,12 @@ def parse(text: str | bytes, most_bytes: int = MOST_BYTES) -> object:
             text = text.decode("utf-8")
         except UnicodeDecodeError as error:
             raise SettingError(f"expected JSON in UTF-8, got byte {text[error.start]:#x} at {error.start:,}.") from None
-    values = _count(text)
-    if values > MOST_VALUES:
-        values = _count(_STRINGS.sub("", text))  # slower, and exact: texts have commas, too
-    if values > MOST_VALUES:
-        raise SettingError(f"expected JSON of at most {MOST_VALUES:,} values, got {values:,}.")
     try:
         value: object = json.loads(text)
     except RecursionError:
-        raise SettingError(_too_deep()) from None
+        raise SettingError("expected JSON that is not nested so deep.") from None
     except ValueError as error:  # an integer of thousands of digits, too
         raise SettingError(f"expected JSON, got {shortened(text)} ({error}).") from None
-    _check_depth(value)
     return value
 
 
@@ -69,28 +56,3 @@ def open_file(path: Path) -> BinaryIO:
     if path.exists() and not path.is_file() and not path.is_dir():  # of a folder the system says it best
         raise SettingError(f"expected {path} to be a file, got a pipe, a socket or a device.")
     return path.open("rb")
-
-
-def _count(text: str) -> int:
-    """At least as many values as the text spells."""
-    return sum(text.count(mark) for mark in ",[{{")
-
-
-def _check_depth(value: object) -> None:
-    """Level by level, without recursion: those who use the value may then recurse."""
-    level = [value]
-    for _ in range(MOST_DEPTH + 1):
-        level = [
-            child
-            for item in level
-            if isinstance(item, dict | list)
-            for child in (item.values() if isinstance(item, dict) else item)
-            if isinstance(child, dict | list)
-        ]
-        if not level:
-            return
-    raise SettingError(_too_deep())
-
-
-def _too_deep() -> str:
-    return f"expected JSON nested at most {MOST_DEPTH} deep, got more."

@@ -8,10 +8,8 @@ from typing import Any
 
 DEEP = "[" * 100_000 + "]" * 100_000
 DEEP_OBJECT = '{"a":' * 100_000 + "1" + "}" * 100_000
-LESS_DEEP = "[" * 500 + "]" * 500  # which Python parses, and cannot print everywhere
 LONG = '"' + "a" * 9_000_000 + '"'
-MANY = "[" + "{}," * 2_000_000 + "{}]"
-NOT_JSON = ["", "{", "nothing", "[]", "3", "null", "\x00", "9" * 100_000, DEEP, DEEP_OBJECT, LESS_DEEP, LONG, MANY]
+NOT_JSON = ["", "{", "nothing", "[]", "3", "null", "\x00", "9" * 100_000, DEEP, DEEP_OBJECT, LONG]
 WRONG: list[Any] = [None, True, -1, 0.5, 1e999, float("nan"), 10**30, "no", "", [], {}, [[[1]]], {"a": {"b": None}}]
 
 

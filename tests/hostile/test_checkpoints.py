@@ -21,7 +21,6 @@ from resolvent.train.processes import SINGLE
 from resolvent.train.record import CurvePoint
 from resolvent.train.state import SavedRun, TrainState
 from tests.hostile.files import NOT_JSON, WRONG, leaves, replaced, write_header
-from tests.hostile.limits import check_refused
 
 CONFIG = RunConfig(
     ModelConfig(vocab_size=20, layers=1, dim=8, heads=2, pattern="dense"),
@@ -29,13 +28,6 @@ CONFIG = RunConfig(
     TrainConfig(steps=20, batch=2),
 )
 STATE = TrainState(step=3, seconds=1.5, tokens=99, skipped_steps=1, average_norm=0.5, curve=(CurvePoint(2, 1.5, 0.25),))
-SETUP = """
-from resolvent.train import checkpoint, shards
-from resolvent.train.processes import SINGLE
-from tests.hostile.test_checkpoints import parts
-model, optimizer = parts()
-"""
-LOAD = "checkpoint.read(path, model, optimizer, SINGLE)"
 
 
 def parts() -> tuple[LanguageModel, torch.optim.Optimizer]:
@@ -195,13 +187,11 @@ def test_metadata(single: Path) -> None:
     with pytest.raises(ValueError, match="expected the state of the run beside its tensors, got none"):
         load(single.parent)
     rewrite(single, sha256=None)
-    with pytest.raises(ValueError, match=r"has no digest: .*delete it to begin the run again"):
+    with pytest.raises(ValueError, match=r"its sha256 is not the one it was written with: delete it to begin the run"):
         load(single.parent)
-    for version in ("3", "true", ""):
+    for version in ("1", "true", ""):
         rewrite(single, version=version)
-        with pytest.raises(
-            ValueError, match="is not a checkpoint of this release: expected resolvent-checkpoint 1 or 2"
-        ):
+        with pytest.raises(ValueError, match="is not a checkpoint of this release: expected resolvent-checkpoint 2"):
             load(single.parent)
 
 
@@ -210,23 +200,27 @@ def test_every_value_of_a_run_has_a_type(single: Path) -> None:
     for path in leaves(content):
         for wrong in WRONG:
             try:
-                SavedRun.from_dict(replaced(content, path, wrong), checkpoint.VERSION)
+                SavedRun.from_dict(replaced(content, path, wrong))
             except ValueError as error:
                 assert len(str(error)) < 1000  # noqa: PT017
 
 
-def test_any_text_for_the_state_of_shards(single: Path, tmp_path: Path) -> None:
+def test_sizes_are_compared_with_the_file(single: Path) -> None:
     huge = {"dtype": "F32", "shape": [10**11], "data_offsets": [0, 4 * 10**11]}
-    meta = {"format": "resolvent-checkpoint", "version": "1"}
+    meta = {"format": "resolvent-checkpoint", "version": "2"}
     write_header(single, {"__metadata__": meta, "model/norm.weight": huge})
-    cases = [(single.parent, "as its header says, got 0")]
-    for number, text in enumerate(NOT_JSON):
-        step = tmp_path / f"run{number}" / "checkpoints" / "step_3"
-        step.mkdir(parents=True)
-        (step.parent / "latest").write_text("step_3\n")
+    with pytest.raises(ValueError, match="as its header says, got 0"):
+        load(single.parent)
+
+
+def test_any_text_for_the_state_of_shards(tmp_path: Path) -> None:
+    step = tmp_path / "checkpoints" / "step_3"
+    step.mkdir(parents=True)
+    (step.parent / "latest").write_text("step_3\n")
+    for text in NOT_JSON:
         (step / "state.json").write_text(text)
-        cases.append((step.parents[1], "state.json is damaged"))
-    check_refused(SETUP, LOAD, cases)
+        with pytest.raises(ValueError, match=r"state.json is damaged"):
+            load(tmp_path)
 
 
 def test_a_pointer_to_anything(tmp_path: Path) -> None:
@@ -235,25 +229,3 @@ def test_a_pointer_to_anything(tmp_path: Path) -> None:
         (tmp_path / "checkpoints" / "latest").write_text(name)
         with pytest.raises(ValueError, match="and there is no such checkpoint"):
             load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "offsets", ["[" * 10**5, "{}", "[]", '{"model/norm.weight": {"saved_offsets": 0}}', "9" * 9999]
-)
-def test_offsets_of_shards(tmp_path: Path, offsets: str) -> None:
-    """With digests that fit: what torch would take from the metadata of a file is checked before."""
-    train = dataclasses.replace(CONFIG.train, parallel="shard")
-    checkpoint.write(tmp_path, *trained(), SavedRun(dataclasses.replace(CONFIG, train=train), STATE), SINGLE)
-    file = next(tmp_path.rglob("*.safetensors"))
-    with safe_open(file, framework="pt") as opened:
-        header = opened.metadata()
-    save_file(load_file(file), file, header | {"DCP_SHARDING_INFO": offsets})
-    state = file.with_name("state.json")
-    content = json.loads(state.read_text()) | {"version": 1}
-    content = {key: value for key, value in content.items() if key not in ("files", "sha256")}
-    content["config"]["model"]["coefficients"] = content["config"]["model"].pop("rule")
-    names = {"skipped_steps": "skipped", "skipped_in_a_row": "in_a_row", "average_norm": "usual_norm"}
-    content["state"] = {names.get(key, key): value for key, value in content["state"].items()}
-    state.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"a file in .*step_3 is damaged"):
-        load(tmp_path)

@@ -19,7 +19,6 @@ from resolvent.text import GPT2Tokenizer, TextError
 from resolvent.text.reading import Piece, ReadOptions, pieces
 from resolvent.text.sources import Source, find_sources, survey
 from resolvent.text.tokenizer import WHITE
-from tests.hostile.limits import check_refused
 
 module = import_module("resolvent.text.reading")
 law = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -178,20 +177,6 @@ def test_a_line_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONGEST_LINE", 50)
     with pytest.raises(TextError, match="line at byte 0: longer than 50 bytes: expected one document per line"):
         read(jsonl({"text": "x" * 50}))
-
-
-def test_a_small_file_that_grows_is_refused_early(tmp_path: Path) -> None:
-    """A line of .jsonl.gz that never ends, compressed a thousand times."""
-    with gzip.open(tmp_path / "x.jsonl.gz", "wb", compresslevel=1) as file:
-        file.write(b'{"text": "')
-        for _ in range(300):
-            file.write(b"x" * 2**20)
-    setup = """
-from resolvent.text.reading import ReadOptions, pieces
-from resolvent.text.sources import find_sources, survey
-"""
-    load = "(of,), _ = survey(find_sources([path]), 0.1, lambda _: None); list(pieces(of, 0, ReadOptions()))"
-    check_refused(setup, load, [(tmp_path / "x.jsonl.gz", "longer than 16,777,216 bytes")])
 
 
 def parquet(path: Path, column: str, values: list[object]) -> Source:
