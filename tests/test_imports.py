@@ -94,8 +94,8 @@ print(*sorted(set(sys.modules) - before))
 
 
 @pytest.mark.parametrize("modules", [
-    ["model.config", "tasks", "train", "train.config", "train.record", "train.state", "train.metrics", "train.runs"],
-    ["train.config_file", "train.trackers"],
+    ["model.config", "tasks", "train", "train.config", "train.record", "train.state", "train.metrics", "train.runs",
+     "train.config_file"],
     ["studies.registry", "studies.render", "studies.page", "studies.grid"],
     ["bench.record", "studies.speed", "cli"],
 ])  # fmt: skip

@@ -148,40 +148,22 @@ def too_large() -> list[str]:
     return ["train", "copy", "--preset", "paper", "--set", "model.layers=40", "--set", "model.dim=8192"]
 
 
-def test_what_is_too_much_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_needs_too_much_memory_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("resolvent.train.plan.matmul_speed", lambda *_: 1e11)
     monkeypatch.setattr("resolvent.train.plan.available_bytes", lambda _: 1e10)
-    done = resolvent_error(*too_large())
-    assert "expected a run that fits on this device and takes at most a day; --yes starts it anyway." in done
-    assert re.search(r"memory  [\d,.]+ GB needed, 10.0 GB free: weights, gradients and moments alone take", done)
-    assert re.search(
-        r"time    at least [\d,.]+ years, at the speed of matrix products in float16 measured here, 100", done
-    )
-    assert re.search(r"GPUs    [\d,.]+ \w+ on one A100 80 GB, .* a model, at 30% of the bfloat16 peak", done)
+    error = resolvent_error(*too_large())
+    assert re.search(r"expected a run that fits into memory, got one of [\d,.]+ GB where 10.0 GB are free: ", error)
+    assert "gradients and moments alone take" in error
+    assert error.endswith("--yes starts it anyway.")
     assert not Path("runs").exists()
     fits = resolvent_error("train", "copy", "--preset", "paper", "--set", "model.layers=20", "--set", "train.steps=2")
-    assert re.search(r"GB free: --set train.accumulate=\d+ would fit, and compute the same but for rounding", fits)
+    assert re.search(r"are free: --set train.accumulate=\d+ would fit, and compute the same but for rounding", fits)
 
 
 def resolvent_error(*arguments: str) -> str:
     done = CliRunner().invoke(app, [*arguments])
     assert done.exit_code != 0
     return str(done.exception)
-
-
-def test_a_run_that_proves_too_slow_stops_with_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resolvent.train.plan.DAY", 0.0)
-    monkeypatch.setattr("resolvent.cli.session.Session._obstacles", lambda *_: {})
-    monkeypatch.setattr("resolvent.cli.session._MEASURED_STEPS", 4)
-    out = tmp_path / "slow"
-    done = call(*TRAIN, *CHANGES, "--out", str(out))
-    assert done.exit_code == 2
-    assert "stopped after step 5 of 12: it would take more than a day. Its checkpoint is in" in done.stderr
-    assert done.stderr.rstrip().endswith("--yes")
-    going_on = call(*TRAIN, *CHANGES, "--out", str(out), "--yes")
-    assert "resuming after step 5 of 12" in going_on.stderr
-    assert going_on.exit_code == 0
 
 
 def test_the_plan_counts_what_the_run_does(tmp_path: Path) -> None:

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors
 import torch
-from safetensors.torch import load_file, save_file
 
 from resolvent.files import BusyError, locked
 from resolvent.model import LanguageModel, ModelConfig
@@ -253,59 +251,6 @@ def test_it_learns(tmp_path: Path) -> None:
 
 def test_loop_has_no_hidden_state() -> None:
     assert essence(train(config())) == essence(train(config()))
-
-
-def as_version_1(folder: Path) -> None:
-    """Write the checkpoint of a run as the release before would have: its names of tensors, settings and counters."""
-    names = {"mlp_in": "start_of_mlp", "mlp_out": "end_of_mlp"}
-    keys = {"skipped_steps": "skipped", "skipped_in_a_row": "in_a_row", "average_norm": "usual_norm"}
-
-    def renamed(name: str) -> str:
-        return ".".join(names.get(part, part) for part in name.split("."))
-
-    def about(text: str) -> dict[str, Any]:
-        content = json.loads(text)
-        content["config"]["model"]["coefficients"] = content["config"]["model"].pop("rule").replace("joint", "whole")
-        content = {key: value for key, value in content.items() if key not in ("files", "sha256")}
-        content["state"] = {keys.get(key, key): value for key, value in content["state"].items()}
-        return content
-
-    path, shards = folder / "checkpoint.safetensors", folder / "checkpoints"
-    for file in [path] if path.exists() else shards.rglob("*.safetensors"):
-        with safetensors.safe_open(file, framework="pt") as opened:
-            header = opened.metadata()
-        tensors = {renamed(name): t for name, t in load_file(file).items()}
-        if file == path:
-            header = {"format": header["format"], "version": "1", "state": json.dumps(about(header["state"]))}
-        else:  # torch keeps the offsets of shards by name
-            header = {key: renamed(value) for key, value in header.items()}
-            header = {key: value.replace("mlp_in", "start_of_mlp").replace("mlp_out", "end_of_mlp")
-                      for key, value in header.items()}  # fmt: skip
-        save_file(tensors, file, metadata=header)
-    for state in shards.rglob("state.json"):
-        content = about(state.read_text())
-        state.write_text(json.dumps(content | {"version": 1}))
-
-
-@pytest.mark.parametrize("parallel", ["replicate", "shard"])
-def test_checkpoints_of_version_1_are_resumed_to_the_bit(tmp_path: Path, parallel: str) -> None:
-    joint = RunConfig(dataclasses.replace(MODEL, rule="joint"), TASK, config(parallel=parallel, spike=50.0).train)
-    whole = train(joint, tmp_path / "whole")
-
-    def kill(p: Progress) -> None:
-        if p.step == 13:
-            raise KilledError
-
-    with pytest.raises(KilledError):
-        train(joint, tmp_path / "cut", kill)
-    as_version_1(tmp_path / "cut")
-    steps: list[int] = []
-    resumed = train(joint, tmp_path / "cut", lambda p: steps.append(p.step))
-    assert steps[0] == 11
-    assert essence(resumed) == essence(whole)
-    assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
-    weights = [LanguageModel.load(tmp_path / name / "model").state_dict() for name in ("whole", "cut")]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_what_a_kill_left_of_a_checkpoint_is_removed(tmp_path: Path) -> None:

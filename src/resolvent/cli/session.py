@@ -18,15 +18,12 @@ from resolvent.train.record import FILE, Record
 if TYPE_CHECKING:
     from resolvent.cli.display import RunDisplay
     from resolvent.train import Progress, RunConfig
-    from resolvent.train.control import OnProgress
     from resolvent.train.plan import RunPlan
     from resolvent.train.state import TrainState
 
 _SAVE_SECONDS = 60.0  # between checkpoints: what kill -9 can lose
 _MEASURED_STEPS, _MEASURED_SECONDS = 10, 10.0  # the first of them is when the time that is left is estimated
 _WORTH_SAYING = 60.0  # seconds that are
-_REFUSED = 2  # the exit code of errors
-_EXPECTED = "expected a run that fits on this device and takes at most a day; --yes starts it anyway."
 
 
 class Session:
@@ -37,11 +34,10 @@ class Session:
         self.resume = command_line(sys.argv, folder)
         self.interruption = Interruption(self.resume)
         self.processes = int(os.environ.get("WORLD_SIZE", "1"))
-        self.plan: RunPlan | None = None
         self.first: tuple[int, float] | None = None  # the first step, which may have compiled, and when it was done
-        self.seconds_left: float | None = None
+        self.measured = False
 
-    def train(self, display: RunDisplay, track: OnProgress) -> Record:
+    def train(self, display: RunDisplay) -> Record:
         """The run's record. A run that is stopped ends the process, and says how to resume it."""
         from resolvent.train import Control, StoppedError, train
 
@@ -50,11 +46,10 @@ class Session:
 
         def on_progress(p: Progress) -> None:
             display.step(p)
-            track(p)
             self._measure(p)
 
         control = Control(
-            stop=self._stop,
+            stop=lambda: self.interruption.received is not None,
             extend=True,
             keep=True,
             save_seconds=_SAVE_SECONDS,
@@ -67,8 +62,8 @@ class Session:
                 return train(self.config, self.folder, on_progress, control)
         except StoppedError as stopped:
             display.clear()  # which would break the command into lines
-            self._explain(str(stopped))
-            raise typer.Exit(self.interruption.exit_code if self.interruption.received else _REFUSED) from None
+            say(f"{stopped}; its checkpoint is in {self.folder}. To resume:\n  {self.resume}")
+            raise typer.Exit(self.interruption.exit_code) from None
 
     def is_finished(self) -> bool:
         """Whether all that is left is to print the record; what is wrong with it, `train` says."""
@@ -79,33 +74,18 @@ class Session:
         return record.solved_at is not None or record.config.train.steps >= self.config.train.steps
 
     def _announce(self) -> None:
-        """Say what the run will take, and raise an error if that is more than a day, or more memory than is free."""
-        from resolvent.train.plan import RunPlan
-
-        self.plan = RunPlan.of(self.config, self.processes)
-        say(str(self.plan))
-        if not self.yes and (obstacles := self._obstacles(self.plan)):
-            rows = {**obstacles, "GPUs": self.plan.on_gpus(), "or": "fewer train.steps, or a smaller --preset"}
-            raise SettingError(f"{_EXPECTED}\n" + "\n".join(f"  {name:7} {text}" for name, text in rows.items()))
-
-    def _obstacles(self, plan: RunPlan) -> dict[str, str]:
-        """What is too much for this device, and what would do."""
-        from resolvent.train import checkpoint
-        from resolvent.train.plan import DAY, available_bytes, in_bytes, tokens_between
+        """Say what the run will take, and raise an error if that is more memory than is free."""
+        from resolvent.train.plan import RunPlan, available_bytes, in_bytes
         from resolvent.train.processes import default_device
 
-        device = default_device(int(os.environ.get("LOCAL_RANK", "0")))
-        obstacles, available = {}, available_bytes(device)
-        if plan.cost.peak_bytes > available:
-            need = f"{in_bytes(plan.cost.peak_bytes)} needed, {in_bytes(available)} free"
-            obstacles["memory"] = f"{need}: {_fitting(plan, available)}"
-        latest = checkpoint.latest(self.folder)
-        done = 0 if latest is None else latest.run.state.step
-        left = tokens_between(self.config, done, self.config.train.steps) / plan.tokens / self.processes
-        seconds, reason = plan.least_seconds(device, left)
-        if seconds > DAY and os.environ.get("RANK", "0") == "0":  # one error is enough: torchrun ends the others
-            obstacles["time"] = reason
-        return obstacles
+        plan = RunPlan.of(self.config, self.processes)
+        say(str(plan))
+        available = available_bytes(default_device(int(os.environ.get("LOCAL_RANK", "0"))))
+        if not self.yes and plan.cost.peak_bytes > available:
+            raise SettingError(
+                f"expected a run that fits into memory, got one of {in_bytes(plan.cost.peak_bytes)} where "
+                f"{in_bytes(available)} are free: {_fitting(plan, available)}. --yes starts it anyway."
+            )
 
     def _begin(self, state: TrainState) -> None:
         """Say what is resumed, and what extending a run does to its learning rate."""
@@ -131,32 +111,16 @@ class Session:
             self.first = p.step, now
             return
         step, begin = self.first
-        if self.seconds_left is not None or (p.step - step < _MEASURED_STEPS and now - begin < _MEASURED_SECONDS):
+        if self.measured or (p.step - step < _MEASURED_STEPS and now - begin < _MEASURED_SECONDS):
             return
+        self.measured = True
         speed = tokens_between(self.config, step, p.step) / (now - begin)
-        self.seconds_left = tokens_between(self.config, p.step, p.steps) / speed
-        if self.seconds_left > _WORTH_SAYING:
+        seconds_left = tokens_between(self.config, p.step, p.steps) / speed
+        if seconds_left > _WORTH_SAYING:
             say(
                 f"measured: {(now - begin) / (p.step - step):.2g} s a step, {speed:,.0f} tokens/s; "
-                f"about {in_time(self.seconds_left)} to go on this device, evaluations aside"
+                f"about {in_time(seconds_left)} to go on this device, evaluations aside"
             )
-
-    def _takes_too_long(self) -> bool:
-        from resolvent.train.plan import DAY
-
-        return not self.yes and self.seconds_left is not None and self.seconds_left > DAY
-
-    def _stop(self) -> bool:
-        return self.interruption.received is not None or self._takes_too_long()
-
-    def _explain(self, stopped: str) -> None:
-        """After a checkpoint has been written: why, and the command that goes on."""
-        if self._takes_too_long() and self.plan is not None:
-            say(f"{stopped}: it would take more than a day. Its checkpoint is in {self.folder}.")
-            say(f"  GPUs    {self.plan.on_gpus()}")
-            say(f"To continue anyway:\n  {self.resume} --yes")
-        else:
-            say(f"{stopped}; its checkpoint is in {self.folder}. To resume:\n  {self.resume}")
 
 
 def _fitting(plan: RunPlan, available: float) -> str:

@@ -76,13 +76,7 @@ def train_model(
         ),
     ] = None,
     changes: Changes = None,
-    track: Annotated[
-        list[str] | None,
-        typer.Option(help="Also log metrics to tensorboard, trackio or wandb, if installed (repeatable)."),
-    ] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Train even if it takes more than a day, or more memory than is free.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Train even if it takes more memory than is free.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train one model. If interrupted, rerun the same command to resume, exactly.
@@ -95,7 +89,6 @@ def train_model(
     Example: resolvent train text --corpus out/text/wikitext2-bytes --pattern quadratic+cache --out out/first
     """
     from resolvent.train.processes import process_rank
-    from resolvent.train.trackers import Tracking
 
     options = RunOptions(task, patterns or (), rule, corpus, preset, seed, changes or (), start)
     file = ConfigFile(Path(), None, {}) if config_file is None else ConfigFile.read(config_file)
@@ -106,8 +99,8 @@ def train_model(
     session = Session(config, out, yes=yes)
     finished = session.is_finished()
     first = process_rank() == 0  # of several processes, one shows and prints
-    with Tracking((track or ()) if first else (), out, config) as tracking, RunDisplay() as display:
-        record = session.train(display, tracking.write)
+    with RunDisplay() as display:
+        record = session.train(display)
     if not first:
         return
     if as_json:

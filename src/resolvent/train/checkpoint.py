@@ -3,8 +3,7 @@
 One safetensors file, replaced atomically; or a folder that every process writes to (see `shards`) if weights are
 sharded. A run resumes from either, in either mode.
 
-Version 2 holds a digest of itself, so that a single damaged byte is found. Files of version 1, of release 0.1.0, have
-none and are read without; their names, shapes, dtypes and counters are checked all the same.
+A file holds a digest of itself, so that a single damaged byte is found.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def read(
         return None
     check(single.run)
     if processes.sharded:
-        shards.load_tensors(folder, single.run, single.version, model, optimizer, processes)  # full tensors in one file
+        shards.load_tensors(folder, single.run, model, optimizer, processes)  # full tensors in one file
     else:
         _load(single, model, optimizer)
     return single.run
@@ -134,11 +133,10 @@ def save(path: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, run
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """A file, and what was saved with its tensors, whose names are those of a version."""
+    """A file, and what was saved with its tensors."""
 
     file: TensorFile
     run: SavedRun
-    version: int
 
 
 def _read(path: Path) -> _Checkpoint | None:
@@ -147,19 +145,17 @@ def _read(path: Path) -> _Checkpoint | None:
         return None
     file = read_header(path, _ADVICE)
     kind, version = file.metadata.get("format"), file.metadata.get("version")
-    if kind != FORMAT or version not in ("1", str(VERSION)):
+    if kind != FORMAT or version != str(VERSION):
         raise ValueError(
-            f"{path} is not a checkpoint of this release: expected {FORMAT} 1 or {VERSION}, got {shortened(kind)} "
+            f"{path} is not a checkpoint of this release: expected {FORMAT} {VERSION}, got {shortened(kind)} "
             f"{shortened(version)}. Use the release that wrote it, or {_ADVICE}"
         )
-    if version != "1" and "sha256" not in file.metadata:
-        raise ValueError(f"{path} has no digest: expected one, as in all checkpoints of version {VERSION}: {_ADVICE}")
-    if version != "1" and seal_is_broken(path):
+    if seal_is_broken(path):
         raise ValueError(f"{path} is damaged: its sha256 is not the one it was written with: {_ADVICE}")
     try:
         if "state" not in file.metadata:
             raise ValueError("expected the state of the run beside its tensors, got none.")
-        return _Checkpoint(file, SavedRun.from_dict(parse(file.metadata["state"]), int(version)), int(version))
+        return _Checkpoint(file, SavedRun.from_dict(parse(file.metadata["state"])))
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error} To do without it, {_ADVICE}") from None
 
@@ -173,16 +169,14 @@ def load(path: Path, model: LanguageModel, optimizer: torch.optim.Optimizer) -> 
 
 
 def _load(checkpoint: _Checkpoint, model: LanguageModel, optimizer: torch.optim.Optimizer) -> None:
-    path, version = checkpoint.file.path, checkpoint.version
+    path = checkpoint.file.path
     expected = shards.expected_tensors(model, checkpoint.run.state)
-    names = {name: shards.tensor_name(name, version) for name in expected}
-    if wrong := differences({names[name]: t for name, t in expected.items()}, checkpoint.file.tensors):
+    if wrong := differences(expected, checkpoint.file.tensors):
         raise ValueError(f"{path} is incomplete, or of another model. {wrong}. Nothing was loaded: {_ADVICE}")
     try:
-        stored: dict[str, Tensor] = load_file(path)
+        tensors: dict[str, Tensor] = load_file(path)
     except safetensors.SafetensorError as error:  # tensors that overlap
         raise ValueError(f"{path} is damaged ({error}): {_ADVICE}") from None
-    tensors = {name: stored[names[name]] for name in expected}
     shards.check_steps(tensors, checkpoint.run.state, f"{path} is damaged", _ADVICE)
     model.load_state_dict({name: tensors[f"model/{name}"] for name in model.state_dict()})
     for name, parameter in model.named_parameters():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,14 +13,11 @@ import torch
 
 from resolvent.model import LanguageModel
 from resolvent.model.profile import StackProfile
-from resolvent.model.training_cost import GPUS, UTILIZATION, TrainingCost, gpu_seconds, training_cost
+from resolvent.model.training_cost import GPUS, TrainingCost, training_cost
 from resolvent.train.config import RunConfig, TrainConfig
 from resolvent.train.processes import shards_of
 
-DAY = 86_400.0  # seconds
-_SLOWEST = 1e9  # FLOP/s of matrix products that every machine exceeds
-_TRIES = 5
-_UNITS = ((365.25 * DAY, "years"), (DAY, "days"), (3600.0, "h"), (60.0, "min"))
+_UNITS = ((365.25 * 86_400.0, "years"), (86_400.0, "days"), (3600.0, "h"), (60.0, "min"))
 
 
 @dataclass(frozen=True)
@@ -87,50 +83,12 @@ class RunPlan:
         config = dataclasses.replace(self.config, train=replace(self.config.train, **change))
         return dataclasses.replace(self, config=config)
 
-    def on_gpus(self) -> str:
-        """The time on GPUs that are named: a model of it."""
-        times = ", ".join(f"{in_time(seconds)} on one {name}" for name, seconds in gpu_seconds(self.flops).items())
-        return f"{times}: a model, at {UTILIZATION:.0%} of the bfloat16 peak; longer without fused kernels"
-
-    def least_seconds(self, device: torch.device, share: float = 1.0) -> tuple[float, str]:
-        """A lower bound on the time of a share of the run, and how it was found: a second's measurement, if any.
-
-        All operations at the speed that matrix products reach on this device now.
-        """
-        flops, precision = share * self.flops, self.config.train.precision
-        if flops < _SLOWEST * DAY:
-            return 0.0, ""
-        torch.set_num_threads(self.config.train.threads)
-        speed = matmul_speed(device, precision)
-        reason = (
-            f"at least {in_time(flops / speed)}, at the speed of matrix products in {precision} measured here, "
-            f"{speed / 1e9:,.1f} GFLOP/s"
-        )
-        other = speed if precision == "float32" else matmul_speed(device, "float32")
-        if other > 1.5 * speed:
-            reason += f"; {in_time(flops / other)} with --set train.precision=float32"
-        return flops / speed, reason
-
 
 def tokens_between(config: RunConfig, first: int, last: int) -> float:
     """Tokens of the steps from `first` to before `last`; a curriculum begins with shorter sequences."""
     settings = config.train
     shares = sum(1 / settings.divisor(step) for step in range(first, last)) if settings.curriculum else last - first
     return settings.batch * config.task.longest * shares
-
-
-def matmul_speed(device: torch.device, precision: str) -> float:
-    """FLOP/s of matrix products of this precision: the best of a few tries, or of as many as fit into a second."""
-    size = 512 if device.type == "cpu" else 8192
-    a = torch.randn(size, size, device=device, dtype=getattr(torch, precision))
-    best, end = math.inf, time.perf_counter() + 1
-    for _ in range(_TRIES):
-        begin = time.perf_counter()
-        float((a @ a)[0, 0])  # waits for the device
-        best = min(best, time.perf_counter() - begin)
-        if time.perf_counter() > end:
-            break
-    return 2 * size**3 / best
 
 
 def available_bytes(device: torch.device) -> float:

@@ -29,7 +29,6 @@ from resolvent.fields import (
 )
 from resolvent.files import write_text
 from resolvent.text import Reach
-from resolvent.train import version1
 from resolvent.train.config import RunConfig
 from resolvent.train.evaluations import EVALUATIONS, Evaluation, TextEvaluation
 from resolvent.untrusted import parse, read, read_lines
@@ -133,10 +132,8 @@ class Record:
 
     @classmethod
     def from_dict(cls, content: object) -> Record:
-        """From plain values, of this version or version 1."""
         values = as_mapping(content, "a run's record")
-        if check_format(values, FORMAT, (1, VERSION), "a run's record") == 1:
-            values = version1.record(values)
+        check_format(values, FORMAT, (VERSION,), "a run's record")
         check_names(values, field_names(cls), "a run's record", optional=_OPTIONAL)
         config = RunConfig.from_dict(as_mapping(values["config"], "config"))
         evaluation = EVALUATIONS[config.task.evaluated_on]

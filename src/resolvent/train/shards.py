@@ -8,8 +8,7 @@
 
 torch.distributed.checkpoint moves the tensors, with its storage for safetensors: its usual one has pickles in it, which
 can run code. That storage keeps no list of what belongs together, and would leave zeros where a file is missing; so all
-that is written is verified before it gets its name, and again before it is read. Version 1, of release 0.1.0, has no
-digests and is read without.
+that is written is verified before it gets its name, and again before it is read.
 """
 
 from __future__ import annotations
@@ -30,14 +29,13 @@ import safetensors
 import torch
 from torch import Tensor
 
-from resolvent.fields import as_integers, as_mapping, as_text, check_format
+from resolvent.fields import as_mapping, as_text, check_format
 from resolvent.files import explain_full_disk, fsync_folder, write_text
 from resolvent.model import LanguageModel
-from resolvent.model import version1 as model_version1
-from resolvent.tensor_files import TensorFile, read_header, sha256_of, some
+from resolvent.tensor_files import sha256_of, some
 from resolvent.train.processes import Processes
 from resolvent.train.state import SavedRun, TrainState
-from resolvent.untrusted import open_file, parse
+from resolvent.untrusted import open_file
 from resolvent.untrusted import read as read_json
 
 if TYPE_CHECKING:
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "resolvent-shards", 2
 LATEST, STATE = "latest", "state.json"
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-_OFFSETS = "DCP_SHARDING_INFO"  # where torch keeps, as JSON, the offsets of the shards in a file
 _KEPT = 2
 _ADVICE = f"Write the name of the checkpoint before it into '{LATEST}', or delete all of them to begin the run again."
 
@@ -103,12 +100,11 @@ def save(
 
 @dataclass(frozen=True)
 class ShardedCheckpoint:
-    """A complete checkpoint; tensors in it have the names of a version. `digests` by file; version 1 has none."""
+    """A complete checkpoint; `digests` by file."""
 
     folder: Path
     run: SavedRun
-    version: int
-    digests: Mapping[str, str] | None
+    digests: Mapping[str, str]
 
 
 def latest(folder: Path) -> ShardedCheckpoint | None:
@@ -125,18 +121,14 @@ def latest(folder: Path) -> ShardedCheckpoint | None:
         content = as_mapping(read_json(path / STATE), "a checkpoint's state")
         digest = content.pop("sha256", None)
         expected = _digest_of(content)
-        version = check_format(content, FORMAT, (1, VERSION), "a sharded checkpoint")
-        digests = None
-        if version != 1:
-            if digest != expected:
-                raise ValueError("its sha256 is not the one it was written with.")
-            digests = {
-                key: as_text(value, key) for key, value in as_mapping(content.pop("files", None), "files").items()
-            }
-        run = SavedRun.from_dict(content, version)
+        check_format(content, FORMAT, (VERSION,), "a sharded checkpoint")
+        if digest != expected:
+            raise ValueError("its sha256 is not the one it was written with.")
+        digests = {key: as_text(value, key) for key, value in as_mapping(content.pop("files", None), "files").items()}
+        run = SavedRun.from_dict(content)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path / STATE} is damaged ({error}). {_ADVICE}") from None
-    return ShardedCheckpoint(path, run, version, digests)
+    return ShardedCheckpoint(path, run, digests)
 
 
 def load(
@@ -144,26 +136,24 @@ def load(
 ) -> None:
     """Restore model and optimizer: each process reads its shards."""
     folder, digests = checkpoint.folder, checkpoint.digests
-    if digests is not None:
-        if wrong := sorted(digests.keys() ^ {path.name for path in _files(folder)}):
-            raise ValueError(f"{folder} is incomplete: {some(wrong)} do not belong together. {_ADVICE}")
-        actual = _digests(folder, processes)
-        if wrong := [name for name in digests if digests[name] != actual[name]]:
-            raise ValueError(f"a file in {folder} is damaged (the sha256 of {some(wrong)} has changed). {_ADVICE}")
-    load_tensors(folder, checkpoint.run, checkpoint.version, model, optimizer, processes)
+    if wrong := sorted(digests.keys() ^ {path.name for path in _files(folder)}):
+        raise ValueError(f"{folder} is incomplete: {some(wrong)} do not belong together. {_ADVICE}")
+    actual = _digests(folder, processes)
+    if wrong := [name for name in digests if digests[name] != actual[name]]:
+        raise ValueError(f"a file in {folder} is damaged (the sha256 of {some(wrong)} has changed). {_ADVICE}")
+    load_tensors(folder, checkpoint.run, model, optimizer, processes)
 
 
 def load_tensors(
-    folder: Path, run: SavedRun, version: int, model: LanguageModel, optimizer: torch.optim.Optimizer,
-    processes: Processes,
-) -> None:  # fmt: skip
+    folder: Path, run: SavedRun, model: LanguageModel, optimizer: torch.optim.Optimizer, processes: Processes
+) -> None:
     """Restore model and optimizer from the files in a folder: full tensors in one of them, or shards."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 
     stored = _stored(folder)
     expected = expected_tensors(model, run.state)
-    if wrong := _mismatches(stored, {tensor_name(name, version): t for name, t in expected.items()}):
+    if wrong := _mismatches(stored, expected):
         raise ValueError(f"{folder} is incomplete, or of another model: {some(wrong)} do not fit. {_ADVICE}")
     if any(name.startswith("optimizer/") for name in expected):
         for parameter in model.parameters():
@@ -171,8 +161,7 @@ def load_tensors(
             optimizer.state[parameter].update(moments, step=torch.zeros(()))
     tensors = _tensors(model, optimizer)
     with _without_group_warning(), _first_failure():
-        load_shards({tensor_name(name, version): t for name, t in tensors.items()},
-                    storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=processes.count == 1)  # fmt: skip
+        load_shards(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=processes.count == 1)
     check_steps(tensors, run.state, f"a file in {folder} is damaged", _ADVICE)
 
 
@@ -237,32 +226,14 @@ def _tensors(model: LanguageModel, optimizer: torch.optim.Optimizer) -> dict[str
     return tensors
 
 
-def tensor_name(name: str, version: int) -> str:
-    """What a tensor is called in files of a version."""
-    return model_version1.tensor_name(name) if version == 1 else name
-
-
 def _stored(path: Path) -> dict[str, TensorStorageMetadata]:
     """What the files in a folder have of each tensor."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
     try:
-        for file in _files(path):
-            _check_offsets(read_header(file, "expected one of a checkpoint."))
         return HuggingFaceStorageReader(str(path)).read_metadata().state_dict_metadata  # type: ignore[return-value]
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise ValueError(f"a file in {path} is damaged ({error}). {_ADVICE}") from None
-
-
-def _check_offsets(file: TensorFile) -> None:
-    """What torch takes from a file's metadata as it stands: where each shard begins."""
-    if _OFFSETS not in file.metadata:
-        return
-    offsets = as_mapping(parse(file.metadata[_OFFSETS]), "the offsets of shards")
-    for name, stored in file.tensors.items():
-        begins = as_integers(as_mapping(offsets.get(name), name).get("saved_offsets"), "saved_offsets")
-        if len(begins) != len(stored.shape):
-            raise ValueError(f"expected {len(stored.shape)} offsets of {name}, got {len(begins)}.")
 
 
 def _mismatches(stored: dict[str, TensorStorageMetadata], own: dict[str, Tensor]) -> list[str]:

@@ -9,7 +9,6 @@ from typing import final
 
 from resolvent.errors import SettingError
 from resolvent.fields import Amount, Count, as_integers, as_mapping, check_names, check_types, field_names
-from resolvent.train import version1
 from resolvent.train.config import RunConfig
 from resolvent.train.record import CurvePoint, curve_from
 
@@ -52,8 +51,8 @@ class TrainState:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, object]) -> TrainState:
-        check_names(values, field_names(cls), "the state of a run", optional=("loss_scale", "scale_age", "extended_at"))
-        extended = tuple(as_integers(values.get("extended_at", ()), "extended_at"))
+        check_names(values, field_names(cls), "the state of a run", optional=())
+        extended = tuple(as_integers(values["extended_at"], "extended_at"))
         make: Callable[..., TrainState] = cls  # which checks its values
         return make(**{**values, "curve": curve_from(values["curve"]), "extended_at": extended})
 
@@ -87,11 +86,8 @@ class SavedRun:
         return {"config": self.config.to_dict(), "state": dataclasses.asdict(self.state)}
 
     @classmethod
-    def from_dict(cls, content: object, version: int) -> SavedRun:
-        """From plain values of a checkpoint of this version."""
+    def from_dict(cls, content: object) -> SavedRun:
         values = as_mapping(content, "a checkpoint's state")
         check_names(values, ("config", "state"), "a checkpoint", optional=())
         config, state = (as_mapping(values[name], name) for name in ("config", "state"))
-        if version == 1:
-            config, state = version1.config(config), version1.state(state)
         return cls(RunConfig.from_dict(config), TrainState.from_dict(state))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, final
@@ -21,7 +21,6 @@ from resolvent.model.config import ModelConfig
 from resolvent.rules.rope import rope_setting
 from resolvent.studies.grid import Cell
 from resolvent.tasks.text import HELD_OUT, require_text
-from resolvent.train import version1
 from resolvent.train.evaluations import TextEvaluation
 from resolvent.train.record import Record
 from resolvent.untrusted import read
@@ -210,8 +209,8 @@ def _read(path: Path, own: TextEvaluation) -> Evaluations:
         return {}
     try:
         content = as_mapping(read(path), "measurements")
-        version, lengths = content.get("version", 1), as_mapping(content.get("lengths"), "lengths")
-        evaluations = {_key(key): _from_dict(as_mapping(value, key), version) for key, value in lengths.items()}
+        lengths = as_mapping(content.get("lengths"), "lengths")
+        evaluations = {_key(key): TextEvaluation.from_dict(as_mapping(value, key)) for key, value in lengths.items()}
     except ValueError as error:
         raise SettingError(f"{path} is damaged ({error}): delete it to measure again.") from error
     return evaluations if content.get("loss") == own.loss else {}
@@ -220,10 +219,6 @@ def _read(path: Path, own: TextEvaluation) -> Evaluations:
 def _key(text: str) -> Condition:
     context, _, rope = text.partition(" ")
     return int(context), rope
-
-
-def _from_dict(values: Mapping[str, object], version: object) -> TextEvaluation:
-    return TextEvaluation.from_dict(version1.evaluation(values) if version == 1 else values)
 
 
 def _load(cell: Cell) -> LanguageModel:
