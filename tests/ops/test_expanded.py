@@ -148,6 +148,14 @@ def test_strong_decays(dtype: torch.dtype) -> None:
                 assert_same(mine, theirs)
 
 
+def test_one_strong_decay_spoils_no_difference_behind_it() -> None:
+    """Sums of logarithms in float32 would be as coarse as the weak decays themselves from there on."""
+    leaves = [t.detach().float() for t in inputs(60)]
+    leaves[3] = torch.full((2, 2, 60), -0.01)
+    leaves[3][..., 5] = -1e5
+    assert_close(expanded_scan(*leaves)[0], loop(*(t.double() for t in leaves))[0])
+
+
 def test_nothing_as_large_as_n_squared_or_n_states() -> None:
     leaves = inputs(2048, 32, 32, heads=1, groups=1, batch=1)
     with Largest() as largest:
