@@ -358,11 +358,6 @@ def test_folders_of_structures_are_safe_short_and_their_own(tmp_path: Path) -> N
     assert grid.folder_of(tmp_path, "dense/exponential") == grid.folder_of(tmp_path, "attention/exponential")
 
 
-def test_runs_of_earlier_versions_are_found_where_they_are(tmp_path: Path) -> None:
-    (tmp_path / "local:8").mkdir()
-    assert grid.folder_of(tmp_path, "local:8") == tmp_path / "local:8"
-
-
 def test_cells_of_pairs_and_tables_have_short_names(tmp_path: Path) -> None:
     made = quick(tmp_path, structures=["dense/first-order", TABLE.spelling], tasks=["copy"])
     assert [cell.structure for cell in made] == ["attention/first-order", str(TABLE)]

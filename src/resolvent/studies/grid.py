@@ -84,14 +84,8 @@ def slug(setting: str) -> str:
 
 
 def folder_of(parent: Path, structure: str) -> Path:
-    """The folder of a structure's runs: safe on every file system, short, and its own.
-
-    Runs of earlier versions stay where they are: their folders have the spelling as it is.
-    """
+    """The folder of a structure's runs: safe on every file system, short, and its own."""
     label = str(as_pattern(structure))
-    former = parent / label
-    if "/" not in label and len(label) <= _LONGEST_NAME and former.exists():
-        return former
     readable = re.sub(r"[^A-Za-z0-9.=@+,-]", "_", label.replace("/", "__"))
     if label.replace("/", "__").replace(":", "_") != readable or len(label) > _LONGEST_NAME:
         digest = hashlib.sha256(label.encode()).hexdigest()[:8]  # others may read the same

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from resolvent.errors import SettingError
+from resolvent.errors import SettingError, shortened
 from resolvent.fields import as_mapping
 from resolvent.files import require_writable, write_text
 from resolvent.model.config import ModelConfig
@@ -209,8 +209,10 @@ def _read(path: Path, own: TextEvaluation) -> Evaluations:
         return {}
     try:
         content = as_mapping(read(path), "measurements")
+        if content.get("version") != VERSION:
+            raise SettingError(f"expected version {VERSION}, got {shortened(content.get('version'))}")
         lengths = as_mapping(content.get("lengths"), "lengths")
-        evaluations = {_key(key): TextEvaluation.from_dict(as_mapping(value, key)) for key, value in lengths.items()}
+        evaluations = {_key(key): TextEvaluation.from_dict(as_mapping(each, key)) for key, each in lengths.items()}
     except ValueError as error:
         raise SettingError(f"{path} is damaged ({error}): delete it to measure again.") from error
     return evaluations if content.get("loss") == own.loss else {}
