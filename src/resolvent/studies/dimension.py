@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 from resolvent.analysis.congestion import congestion
 from resolvent.analysis.figures.palette import GRID, color_of_structure
 from resolvent.errors import SettingError
-from resolvent.studies.grade import better, mean
+from resolvent.studies.grade import better, by_seed, mean
 from resolvent.studies.grid import Cell, slug
 from resolvent.studies.study import (
     Claims,
@@ -103,15 +103,14 @@ class DimensionStudy(Study):
 
 def results_of(records: Sequence[Record]) -> list[StructureByWidth]:
     """One for each structure, in the order of the records."""
-    scores: dict[str, dict[int, list[float]]] = {}
     lengths = set()
     for record in records:
         if not isinstance(record.config.task, Copy):
             raise SettingError(f"expected records of copy, got one of {record.config.task.name}.")
         lengths.add(record.config.task.length)
-        model = record.config.model
-        by_width = scores.setdefault(structure_of(record), {})
-        by_width.setdefault(model.dim // model.heads, []).append(evaluation_of(record).accuracy)
+    scores: dict[str, dict[int, list[float]]] = {}
+    for (structure, width), seeds in by_seed(records, lambda r: (structure_of(r), _head_width(r))).items():
+        scores.setdefault(structure, {})[width] = [evaluation_of(record).accuracy for record in seeds]
     if len(lengths) != 1:
         raise SettingError(f"expected copies of one length, got {sorted(lengths)}.")
     tokens = lengths.pop()
@@ -119,6 +118,10 @@ def results_of(records: Sequence[Record]) -> list[StructureByWidth]:
         StructureByWidth(structure, congestion(structure, tokens).lower, by_width)
         for structure, by_width in scores.items()
     ]
+
+
+def _head_width(record: Record) -> int:
+    return record.config.model.dim // record.config.model.heads
 
 
 _RULE = (

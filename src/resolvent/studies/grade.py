@@ -1,10 +1,13 @@
-"""How claims are graded from the seeds of runs: by one rule for all studies."""
+"""The seeds of runs, and how claims are graded from them: by one rule for all studies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import pairwise
+from typing import Literal, Protocol, TypeVar
+
+from resolvent.errors import SettingError
 
 Grade = Literal["supported", "contradicted", "circumvented", "open", "not run"]
 
@@ -62,3 +65,37 @@ def alike(one: Sequence[float], other: Sequence[float], scale: Scale) -> Grade:
 
 def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+class Seeded(Protocol):
+    """A run of a seed, and the file that its record was read from."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def source(self) -> str: ...
+
+
+Key = TypeVar("Key", bound=tuple[object, ...])
+Run = TypeVar("Run", bound=Seeded)
+
+
+def by_seed(runs: Iterable[Run], key_of: Callable[[Run], Key]) -> dict[Key, list[Run]]:
+    """The runs of each key, by seed; keys in the order of the runs.
+
+    A seed that is there twice raises an error: it would count twice.
+    """
+    groups: dict[Key, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(key_of(run), []).append(run)
+    for key, own in groups.items():
+        own.sort(key=lambda run: run.seed)
+        for one, other in pairwise(own):
+            if one.seed == other.seed:
+                name = " · ".join(str(part) for part in key if part and type(part) is not tuple)
+                first, second = (run.source or "a run of this study" for run in (one, other))
+                raise SettingError(
+                    f"expected each seed of {name} once, got seed {one.seed} twice, in {first} and in {second}: leave "
+                    "one of the records out."
+                )
+    return groups

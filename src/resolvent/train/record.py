@@ -85,7 +85,7 @@ class Environment:
 class Record:
     """A finished run. `lengths` has evaluations in other contexts than the one trained on, where there are any;
     `extended_at` the steps after which it was given more of them than it was begun with; `reach`, what its text offers
-    to an n-gram cache, if that was measured.
+    to an n-gram cache, if that was measured. `source` is the file, and the line, that it was read from.
     """
 
     config: RunConfig
@@ -101,6 +101,7 @@ class Record:
     lengths: tuple[TextEvaluation, ...] = ()
     extended_at: tuple[int, ...] = ()
     reach: Reach | None = None
+    source: str = dataclasses.field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -118,7 +119,7 @@ class Record:
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON."""
-        values = {name: getattr(self, name) for name in field_names(type(self))} | {
+        values = {name: getattr(self, name) for name in _stored()} | {
             "config": self.config.to_dict(),
             "environment": dataclasses.asdict(self.environment),
             "evaluation": self.evaluation.to_dict(),
@@ -134,7 +135,7 @@ class Record:
     def from_dict(cls, content: object) -> Record:
         values = as_mapping(content, "a run's record")
         check_format(values, FORMAT, (VERSION,), "a run's record")
-        check_names(values, field_names(cls), "a run's record", optional=_OPTIONAL)
+        check_names(values, _stored(), "a run's record", optional=_OPTIONAL)
         config = RunConfig.from_dict(as_mapping(values["config"], "config"))
         evaluation = EVALUATIONS[config.task.evaluated_on]
         made = {
@@ -159,9 +160,14 @@ class Record:
     @classmethod
     def read(cls, path: Path) -> Record:
         try:
-            return cls.from_dict(read(path))
+            return dataclasses.replace(cls.from_dict(read(path)), source=str(path))
         except ValueError as error:
             raise RecordError(f"{path} is damaged, or not a record: {error} Move it away to run again.") from None
+
+
+def _stored() -> list[str]:
+    """The fields of a record that files have."""
+    return [name for name in field_names(Record) if name != "source"]
 
 
 def write_records(records: Sequence[Record], path: Path) -> None:
@@ -175,7 +181,7 @@ def read_records(path: Path) -> list[Record]:
     records = []
     for number, line in read_lines(path):
         try:
-            records.append(Record.from_dict(parse(line)))
+            records.append(dataclasses.replace(Record.from_dict(parse(line)), source=f"{path}, line {number}"))
         except ValueError as error:
             raise RecordError(f"{path}, line {number}: expected a run's record in JSON ({error}).") from None
     if not records:

@@ -14,6 +14,7 @@ from resolvent.analysis.hops import Hops, hops
 from resolvent.analysis.reach import stack_hops
 from resolvent.analysis.stack import stack_congestion
 from resolvent.patterns import as_pattern
+from resolvent.studies.grade import by_seed
 from resolvent.studies.table1.table import evaluation_of
 from resolvent.train.config import RunConfig
 from resolvent.train.evaluations import AccuracyEvaluation
@@ -67,14 +68,14 @@ def layer_label(heads: LayerSetting) -> str:
 
 
 def trained(records: Sequence[Record], *, apart: bool = False) -> list[Trained]:
-    """Runs by structure and task, in the order of the records; if `apart`, by model and length, too."""
-    groups: dict[tuple[object, ...], list[Record]] = {}
-    for record in records:
+    """Runs by structure and task, in the order of the records; if `apart`, by settings and task, too."""
+
+    def kind(record: Record) -> tuple[object, ...]:
         task, model = record.config.task, record.config.model
-        if has_accuracy(record):
-            key = (_heads_of(record), task.name, task.longest, model.dim)
-            groups.setdefault((*key, settings(record.config)) if apart else key, []).append(record)
-    return [_trained(group) for group in groups.values()]
+        key = (layer_label(_heads_of(record)), task.name, f"length {task.longest}", f"dimension {model.dim}")
+        return (*key, (settings(record.config), task)) if apart else key
+
+    return [_trained(group) for group in by_seed(filter(has_accuracy, records), kind).values()]
 
 
 def has_accuracy(record: Record) -> bool:
@@ -87,7 +88,7 @@ def _trained(group: Sequence[Record]) -> Trained:
     tokens = config.task.longest // 2
     distances, bounds = _theory(heads, tokens, config.model.heads)
     return Trained(heads, config.task.name, tokens, config.model.dim, distances, bounds,
-                   tuple(evaluation_of(record).accuracy for record in sorted(group, key=lambda r: r.seed)))  # fmt: skip
+                   tuple(evaluation_of(record).accuracy for record in group))  # fmt: skip
 
 
 @lru_cache(maxsize=256)

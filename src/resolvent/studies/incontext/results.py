@@ -12,7 +12,7 @@ from resolvent.analysis import cost, growth, hops
 from resolvent.analysis.congestion import Congestion, congestion
 from resolvent.errors import SettingError, shortened
 from resolvent.patterns import PAPER_STRUCTURES, Pattern, as_pattern
-from resolvent.studies.grade import mean
+from resolvent.studies.grade import by_seed, mean
 from resolvent.studies.incontext.cells import K
 from resolvent.studies.table1.table import structure_of
 from resolvent.tasks import Markov
@@ -170,29 +170,22 @@ class ReaderResult:
 
 def results(records: Sequence[Record]) -> dict[Setting, list[InContextResult]]:
     """By setting, one for each structure, in the order of the records."""
-    grouped: dict[Setting, dict[str, list[Record]]] = {}
-    chains = set()
-    for record in records:
-        setting = setting_of(record)
-        chains.add((_task(record).alpha, _task(record).order, _task(record).hidden))
-        grouped.setdefault(setting, {}).setdefault(str(as_pattern(structure_of(record))), []).append(record)
+    chains = {(_task(record).alpha, _task(record).order, _task(record).hidden) for record in records}
     if len(chains) > 1:
         raise SettingError(
             f"losses on different chains cannot be compared: expected one alpha, order and hidden in all records, "
             f"got {', '.join(map(str, sorted(chains)))}."
         )
-    made = {}
-    for setting, structures in grouped.items():
-        for structure, runs in structures.items():
-            _check_measured_alike(setting, runs, next(iter(structures.values()))[0])
-            seeds = sorted(record.seed for record in runs)
-            if len(set(seeds)) < len(seeds):
-                raise SettingError(f"expected each seed of {structure} once at {setting}, got {seeds}.")
-        made[setting] = [
-            InContextResult(setting, structure, tuple(sorted(runs, key=lambda record: record.seed)))
-            for structure, runs in structures.items()
-        ]
+    made: dict[Setting, list[InContextResult]] = {}
+    for (setting, structure), runs in by_seed(records, _place_of).items():
+        group = made.setdefault(setting, [])
+        _check_measured_alike(setting, runs, group[0].records[0] if group else runs[0])
+        group.append(InContextResult(setting, structure, tuple(runs)))
     return made
+
+
+def _place_of(record: Record) -> tuple[Setting, str]:
+    return setting_of(record), str(as_pattern(structure_of(record)))
 
 
 def by_role(groups: Mapping[Setting, Sequence[InContextResult]]) -> dict[str, list[InContextResult | None]]:

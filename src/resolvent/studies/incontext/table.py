@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from resolvent.analysis.profile import describe
-from resolvent.studies.grade import mean
+from resolvent.studies.grade import by_seed, mean
 from resolvent.studies.incontext.results import (
     InContextResult,
     ReaderResult,
@@ -14,6 +14,7 @@ from resolvent.studies.incontext.results import (
     by_role,
     evaluation_of,
     readers,
+    setting_of,
     shares,
 )
 from resolvent.studies.language.table import spread
@@ -86,12 +87,13 @@ def shares_by_setting(groups: Groups) -> TextTable | None:
 
 def by_rate(records: Sequence[Record]) -> TextTable | None:
     """The loss at each learning rate, if a structure was trained with several; the least is marked."""
-    losses: dict[str, dict[float, list[float]]] = {}
-    for record in records:
-        by_rate = losses.setdefault(structure_of(record), {})
-        by_rate.setdefault(record.config.train.learning_rate, []).append(evaluation_of(record).loss)
-    if all(len(each) == 1 for each in losses.values()):
+    if len({(structure_of(r), _rate_of(r)) for r in records}) == len({structure_of(r) for r in records}):
         return None
+    losses: dict[str, dict[float, list[float]]] = {}
+    for (structure, rate, _), seeds in by_seed(
+        records, lambda r: (structure_of(r), _rate_of(r), setting_of(r))
+    ).items():
+        losses.setdefault(structure, {}).setdefault(rate, []).extend(evaluation_of(record).loss for record in seeds)
     rates = sorted({rate for each in losses.values() for rate in each})
     rows = []
     for structure, each in losses.items():
@@ -99,6 +101,10 @@ def by_rate(records: Sequence[Record]) -> TextTable | None:
         cells = [spread(each[rate], 4) + (" *" if rate == best else "") if rate in each else "–" for rate in rates]
         rows.append((structure, *cells))
     return TextTable(("loss by learning rate", *(f"{rate:g}" for rate in rates)), tuple(rows))
+
+
+def _rate_of(record: Record) -> float:
+    return record.config.train.learning_rate
 
 
 def notes(groups: Groups, records: Sequence[Record]) -> tuple[str, ...]:

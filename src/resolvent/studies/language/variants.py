@@ -13,6 +13,7 @@ from resolvent.errors import SettingError
 from resolvent.model.config import ModelConfig
 from resolvent.patterns import Pattern
 from resolvent.rules.rope import rope_label, rope_setting
+from resolvent.studies.grade import by_seed
 from resolvent.tasks.text import Text
 from resolvent.text.batches import perplexity
 from resolvent.train.evaluations import TextEvaluation
@@ -42,6 +43,14 @@ class TextRun:
     @property
     def model(self) -> ModelConfig:
         return self.record.config.model
+
+    @property
+    def seed(self) -> int:
+        return self.record.seed
+
+    @property
+    def source(self) -> str:
+        return self.record.source
 
     @property
     def lengths(self) -> list[TextEvaluation]:
@@ -160,21 +169,16 @@ def name_of(structure: str, rule: str = PLAIN, positions: str = "") -> str:
 
 def variants(records: Sequence[Record]) -> list[Variant]:
     """One for each structure, rule and kind of positions, in the order of the records; its seeds in theirs."""
-    runs = _runs(records)
-    grouped: dict[tuple[str, str, str], list[TextRun]] = {}
-    for run in runs:
-        grouped.setdefault((run.model.pattern_label, run.model.rule_label, run.positions), []).append(run)
     made = []
-    for (structure, rule, positions), own in grouped.items():
-        seeds = sorted(run.record.seed for run in own)
-        if len(set(seeds)) < len(seeds):
-            raise SettingError(f"expected each seed of {name_of(structure, rule, positions)} once, got {seeds}.")
-        madds, cache = _costs(own[0])
-        in_order = tuple(sorted(own, key=lambda run: run.record.seed))
-        made.append(Variant(structure, rule, madds, cache, in_order, positions=positions))
+    for (structure, rule, positions), runs in by_seed(_runs(records), _variant_of).items():
+        made.append(Variant(structure, rule, *_costs(runs[0]), tuple(runs), positions=positions))
     rules = {variant.rule for variant in made if variant.kind != "attention"}
     plain = _PAPERS if rules == {_PAPERS} else PLAIN
     return [dataclasses.replace(v, plain=PLAIN if v.kind == "attention" else plain) for v in made]
+
+
+def _variant_of(run: TextRun) -> tuple[str, str, str]:
+    return run.model.pattern_label, run.model.rule_label, run.positions
 
 
 def _is_cache_efficient(p: Pattern, n: int) -> bool:

@@ -14,7 +14,7 @@ from resolvent.analysis.profile import Profile, analyze, describe
 from resolvent.batch import IGNORED, Batch
 from resolvent.errors import SettingError
 from resolvent.patterns import as_pattern
-from resolvent.studies.grade import mean
+from resolvent.studies.grade import by_seed, mean
 from resolvent.studies.study import TextTable, provenance
 from resolvent.studies.table1.claims import PAPER
 from resolvent.tasks.synthetic import Floor, Synthetic
@@ -62,14 +62,14 @@ def structure_results(records: Sequence[Record]) -> list[StructureResult]:
     longest = max(record.config.task.longest for record in records)
     effort: Effort = "search" if longest <= _SHORT else "quick"
     grouped: dict[str, dict[str, list[Record]]] = {}
-    for record in records:
-        grouped.setdefault(structure_of(record), {}).setdefault(record.config.task.name, []).append(record)
+    for (structure, task), seeds in by_seed(records, lambda r: (structure_of(r), r.config.task.name)).items():
+        grouped.setdefault(structure, {})[task] = seeds
     return [
         StructureResult(
             str(as_pattern(structure)),
             analyze(structure, longest, effort=effort),
             congestion(structure, longest // 2, effort),
-            {task: sorted(seeds, key=lambda record: record.seed) for task, seeds in tasks.items()},
+            tasks,
             _milliseconds([record for seeds in tasks.values() for record in seeds]),
         )
         for structure, tasks in grouped.items()
