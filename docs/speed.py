@@ -44,7 +44,7 @@ def published(records: Sequence[BenchRecord], kind: Kind) -> list[BenchRecord]:
 
 def figure(records: Sequence[BenchRecord]) -> Figure:
     """Generation and training steps of the largest model: time and memory against length."""
-    from resolvent.report.speed import panels_figure, record_panels
+    from resolvent.report.figures import panels_figure, record_panels
 
     panels = []
     for kind in KINDS[2:]:  # those of whole models

@@ -6,31 +6,23 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from click.testing import Result
 from llvmlite import binding
 from typer.testing import CliRunner
 
-from resolvent.bench import decode, generation, read_bench_records, run, training
+from resolvent.bench import read_bench_records
 from resolvent.bench.record import AVX2_ALONE, Host
 from resolvent.cli import app, bench_plan
-from tests.bench import samples
 
 SMALL = ["--n", "8", "--rounds", "1", "--against", "none"]
 SHAPE = ["--heads", "1", "--head-dim", "8"]
 
 
 @pytest.fixture(autouse=True)
-def one_thread_and_known_limits(monkeypatch: pytest.MonkeyPatch) -> Any:
-    for module in (run, decode, generation, training):
-        monkeypatch.setattr(module, "measure_machine", lambda: samples.LIMITS)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def call(*arguments: str) -> Result:
@@ -59,20 +51,22 @@ def test_records_of_all_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     records = read_bench_records(out)
     assert [record.kind for record in records] == list(printed)
     assert {(record.host.threads, record.host.wait_policy) for record in records} == {(1, "plain")}
-    assert "n = 8 tokens" in printed["operator"]
-    assert "one more token after 8" in " ".join(printed["decode"].split())
+    assert "batch 1, 1 heads of 8, float32, forward on 8 tokens" in printed["operator"]
+    assert "batch 1, 1 heads of 8, float32, one token after 8 tokens" in printed["decode"]
     assert "tiny, batch 2, ragged after 8 tokens" in printed["generate"]
     assert "tiny, batch 1 on 8 tokens" in printed["training"]
     assert "OMP_WAIT_POLICY" not in os.environ
 
 
 def test_json_and_figure(tmp_path: Path) -> None:
-    picture = tmp_path / "training.svg"
-    done = call("train-step", "--preset", "tiny", *SMALL, "--n", "16", "--json", "--plot", str(picture))
-    content = json.loads(done.stdout)
+    picture, words = tmp_path / "speed.svg", ["operator", "exponential", *SHAPE, *SMALL, "--n", "16", "--memory"]
+    content = json.loads(call(*words, "--json", "--plot", str(picture)).stdout)
     assert content["format"] == "resolvent-bench"
     assert sorted({m["n"] for m in content["measurements"]}) == [8, 16]
     assert "<svg" in picture.read_text()
+    shown = " ".join(call(*words).stdout.split())
+    for word in ("growth of time", "n^", "GB/s from L1", "of bound, patterns", "peak,"):
+        assert word in shown
 
 
 def test_quick_is_small() -> None:

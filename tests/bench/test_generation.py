@@ -20,16 +20,6 @@ from tests.operator_cases import DEEP, assert_close
 SHAPE = ModelConfig(vocab_size=61, layers=2, dim=16, heads=2, pattern="attention")
 
 
-@pytest.fixture(autouse=True)
-def one_thread_and_known_limits(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Threads that wait for each other take as long as the machine is busy."""
-    monkeypatch.setattr(generation, "measure_machine", lambda: LIMITS)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def peer() -> Gpt2:
     pytest.importorskip("transformers")

@@ -10,7 +10,7 @@ from rich.console import Console
 from docs import speed as sections
 from resolvent.bench.record import PASSIVE, Missing
 from resolvent.errors import SettingError
-from resolvent.report.speed import panels_figure, record_panels
+from resolvent.report.figures import panels_figure, record_panels
 from resolvent.studies import render
 from resolvent.studies import speed as tables
 from tests.bench import samples
@@ -119,3 +119,14 @@ def test_figures_show_the_times() -> None:
                      "training step, batch 1, memory"]  # fmt: skip
     with pytest.raises(SettingError, match="expected records of generation or of training to draw"):
         sections.figure([samples.decoding()])
+
+
+def test_growth_is_fitted() -> None:
+    """Exact powers are found, uneven lengths included, and a doubling is a doubling."""
+    factors, exponent = tables.trend([(n, 3e-4 * n**1.5) for n in (100, 400, 800, 8000)])
+    assert exponent == pytest.approx(1.5)
+    assert factors == pytest.approx([2**1.5] * 3)
+    table = tables.growth(samples.operator())
+    assert table is not None
+    assert table.rows[0] == ("forward", "sdpa", "1.00", "n^0.00")
+    assert tables.growth(samples.decoding()) is None

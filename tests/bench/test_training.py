@@ -12,16 +12,6 @@ import resolvent as rv
 from resolvent.bench import bench_training, peers, training
 from resolvent.errors import SettingError
 from resolvent.model import LanguageModel, ModelConfig
-from tests.bench.samples import LIMITS
-
-
-@pytest.fixture(autouse=True)
-def one_thread_and_known_limits(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(training, "measure_machine", lambda: LIMITS)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_a_step_is_a_step_of_adamw() -> None:

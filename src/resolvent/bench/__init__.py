@@ -6,20 +6,17 @@ Records of benchmarks need no torch; what measures loads it.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from resolvent.bench.record import BenchRecord, add_record, read_bench_records
+from resolvent.bench.record import PEERS, BenchRecord, add_record, read_bench_records
 
 if TYPE_CHECKING:
     from resolvent.bench.decode import bench_decode
     from resolvent.bench.generation import bench_generation
-    from resolvent.bench.peers import PEERS
-    from resolvent.bench.results import Report
     from resolvent.bench.run import bench, use_threads
     from resolvent.bench.training import bench_training
 
 __all__ = [
     "PEERS",
     "BenchRecord",
-    "Report",
     "add_record",
     "bench",
     "bench_decode",
@@ -30,8 +27,6 @@ __all__ = [
 ]
 
 _NEEDS_TORCH = {
-    "PEERS": "peers",
-    "Report": "results",
     "bench": "run",
     "bench_decode": "decode",
     "bench_generation": "generation",

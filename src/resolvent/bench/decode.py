@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 
 import torch
@@ -21,58 +19,6 @@ from resolvent.patterns.checks import require_length
 _CALLS = 20  # per case and round: single calls are too short for the clock
 
 
-@dataclass(frozen=True)
-class Step:
-    """Microseconds for one token: median over the rounds and range; sdpa's median over this one; the cache's bytes."""
-
-    case: str
-    us: float
-    range_us: tuple[float, float]
-    speedup: float
-    cache_bytes: int
-
-
-@dataclass(frozen=True)
-class Position:
-    n: int
-    steps: list[Step]
-
-
-@dataclass(frozen=True)
-class DecodeReport:
-    batch: int
-    heads: int
-    head_dim: int
-    dtype: str
-    threads: int
-    rounds: int
-    torch_version: str
-    positions: list[Position]
-
-    def to_dict(self) -> dict[str, object]:
-        return asdict(self)
-
-    def record(self) -> BenchRecord:
-        """The same as a record on disk, with the limits of the machine, which are measured now."""
-        measurements = [
-            Measurement(
-                case=step.case,
-                peer=step.case == "sdpa",
-                workload=ONE_TOKEN,
-                n=position.n,
-                tokens=self.batch,
-                seconds=step.us / 1e6,
-                least=step.range_us[0] / 1e6,
-                most=step.range_us[1] / 1e6,
-                cache_bytes=step.cache_bytes,
-            )
-            for position in self.positions
-            for step in position.steps
-        ]
-        shape = f"batch {self.batch}, {self.heads} heads of {self.head_dim}, {self.dtype}"
-        return BenchRecord.new("decode", shape, self.rounds, self.threads, measure_machine(), measurements)
-
-
 def bench_decode(
     patterns: Sequence[Pattern],
     positions: Sequence[int],
@@ -82,42 +28,20 @@ def bench_decode(
     head_dim: int = 64,
     rounds: int = 7,
     after_each: Callable[[], None] = lambda: None,
-) -> DecodeReport:
+) -> BenchRecord:
     """Time per token at each position, all patterns and sdpa taking turns. What the caches hold is random."""
-    timed = []
+    limits, measured = measure_machine(), list[Measurement]()
     for n in sorted({require_length(n) for n in positions}):
         cases = {"sdpa": _sdpa(n, batch, heads, head_dim)}
         cases |= {str(p): _extend(p, n, batch, heads, head_dim) for p in patterns}
         with torch.inference_mode():
-            runs = {case: partial(_repeat, run) for case, (run, _) in cases.items()}
-            rounds_taken = in_turns(runs, rounds, after_each)
-        taken = {case: [took / _CALLS for took in times] for case, times in rounds_taken.items()}
-        yardstick = statistics.median(taken["sdpa"])
-        timed.append(
-            Position(
-                n,
-                [
-                    Step(
-                        case,
-                        1e6 * statistics.median(times),
-                        (1e6 * min(times), 1e6 * max(times)),
-                        yardstick / statistics.median(times),
-                        cases[case][1],
-                    )
-                    for case, times in taken.items()
-                ],
-            )
-        )
-    return DecodeReport(
-        batch=batch,
-        heads=heads,
-        head_dim=head_dim,
-        dtype="float32",
-        threads=torch.get_num_threads(),
-        rounds=rounds,
-        torch_version=torch.__version__,
-        positions=timed,
-    )
+            taken = in_turns({case: partial(_repeat, run) for case, (run, _) in cases.items()}, rounds, after_each)
+        for case, times in taken.items():
+            one = [took / _CALLS for took in times]
+            held = cases[case][1]
+            measured.append(Measurement.of(one, case, ONE_TOKEN, n, batch, peer=case == "sdpa", cache_bytes=held))
+    shape = f"batch {batch}, {heads} heads of {head_dim}, float32"
+    return BenchRecord.new("decode", shape, rounds, torch.get_num_threads(), limits, measured)
 
 
 def _sdpa(n: int, batch: int, heads: int, head_dim: int) -> tuple[Callable[[], Tensor], int]:

@@ -5,52 +5,23 @@ from __future__ import annotations
 import ctypes
 import gc
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-import torch
-from torch import Tensor
-
-from resolvent.bench.peers import Case
 from resolvent.ops.cpu.memory import release, tune_allocator
+
+Name = TypeVar("Name", bound=Hashable)
 
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-@dataclass(frozen=True)
-class Seconds:
-    """One case's times, a number per round; `both` stays empty where there is no backward pass."""
-
-    forward: list[float] = field(default_factory=list)
-    both: list[float] = field(default_factory=list)
-
-
-def take_turns(
-    cases: Sequence[Case], weights: Tensor, rounds: int, after_each: Callable[[], None]
-) -> dict[str, Seconds]:
-    """Forward, and forward with backward, of every case in every round; a round before the first warms up."""
-    taken = {case.name: Seconds() for case in cases}
-    for number in range(rounds + 1):
-        for case in cases:
-            with torch.no_grad():
-                forward = case.repeats * seconds(case.run)
-            both = case.repeats * seconds(partial(gradients, case, weights)) if case.inputs else None
-            if number:
-                taken[case.name].forward.append(forward)
-                if both is not None:
-                    taken[case.name].both.append(both)
-        after_each()
-    return taken
-
-
 def in_turns(
-    runs: Mapping[str, Callable[[], object]], rounds: int, after_each: Callable[[], None]
-) -> dict[str, list[float]]:
+    runs: Mapping[Name, Callable[[], object]], rounds: int, after_each: Callable[[], None]
+) -> dict[Name, list[float]]:
     """Seconds of every run in every round; a round before the first warms up, and compiles."""
-    taken: dict[str, list[float]] = {case: [] for case in runs}
+    taken: dict[Name, list[float]] = {case: [] for case in runs}
     for number in range(rounds + 1):
         for case, run in runs.items():
             took = seconds(run)
@@ -58,11 +29,6 @@ def in_turns(
                 taken[case].append(took)
         after_each()
     return taken
-
-
-def gradients(case: Case, weights: Tensor) -> tuple[Tensor, ...]:
-    """Forward and backward."""
-    return torch.autograd.grad(case.run(), case.inputs, weights, allow_unused=True)
 
 
 @contextmanager

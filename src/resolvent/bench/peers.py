@@ -21,14 +21,6 @@ from resolvent.patterns import Pattern, Stage, pattern
 
 Bound = Literal["loads", "matmul"]
 
-PEERS = {
-    "sdpa": "torch's causal scaled_dot_product_attention",
-    "flex": "FlexAttention, compiled, on the non-zeros of the pattern's A; no feedback, forward only on a CPU",
-    "paper": "the paper's way: dense masked matrices and torch.linalg.solve_triangular (dense pattern)",
-    "scipy": "scipy.sparse.linalg.spsolve_triangular on ready-made coefficients of the pattern, forward only",
-}
-PER_PATTERN = ("flex", "scipy")  # one case for each pattern, such as "flex exponential"
-
 _LARGEST_BYTES = 16 * 2**30
 _PAPER_MATRICES = 8  # n × n matrices per head that forward and backward of the `paper` backend hold at once
 
@@ -43,19 +35,16 @@ class Case:
 
     `inputs` are what gradients are asked for, none if there is no backward pass. `peer` is None for the operator
     itself. `repeats` is how often `run` would have to run to do the whole problem. `work` is what a forward must do at
-    least, in the unit of its bound: bytes of loads, or operations of matrix products. `note` says what a reader of the
-    timing has to know.
+    least, in the unit of its bound: bytes of loads, or operations of matrix products.
     """
 
     name: str
     run: Callable[[], Any]
     inputs: tuple[Tensor, ...] = ()
-    pattern: Pattern | None = None
     peer: str | None = None
     repeats: int = 1
     bound: Bound | None = None
     work: float = 0.0
-    note: str = ""
 
 
 class Problem:
@@ -104,8 +93,8 @@ def ours(problem: Problem, p: Pattern, backend: str) -> Case:
     run = problem.operator(p, backend)
     if p.is_dense:  # matrix products: A, and B alike
         work = problem.attention_flops * ((p.direct == "all") + p.recurrent)
-        return Case(str(p), run, problem.inputs, p, bound="matmul", work=work)
-    return Case(str(p), run, problem.inputs, p, bound="loads", work=problem.loaded_bytes(p))
+        return Case(str(p), run, problem.inputs, bound="matmul", work=work)
+    return Case(str(p), run, problem.inputs, bound="loads", work=problem.loaded_bytes(p))
 
 
 def _sdpa(problem: Problem) -> Case:
@@ -141,9 +130,8 @@ def _flex(problem: Problem, p: Pattern) -> Case:
         try:
             run(*tensors)
         except Exception:  # a dozen lines from the compiler that mean one thing
-            note = "A alone; forward only, torch has no backward of it here"
-            return Case(f"flex {p}", partial(run, *constants), pattern=p, peer="flex", note=note)
-    return Case(f"flex {p}", partial(run, *tensors), tensors, p, "flex", note="A alone")
+            return Case(f"flex {p}", partial(run, *constants), peer="flex")
+    return Case(f"flex {p}", partial(run, *tensors), tensors, "flex")
 
 
 def a_mask(
@@ -182,8 +170,7 @@ def _scipy(problem: Problem, p: Pattern) -> Case:
             return a @ x
         return spsolve_triangular(left, a @ x, unit_diagonal=True, overwrite_A=True, overwrite_b=True)
 
-    note = f"coefficients given; one head on one thread, times {batch * heads}; forward only"
-    return Case(f"scipy {p}", run, pattern=p, peer="scipy", repeats=batch * heads, note=note)
+    return Case(f"scipy {p}", run, peer="scipy", repeats=batch * heads)
 
 
 def sparse_matrices(p: Pattern, n: int) -> tuple[Any, Any]:

@@ -56,6 +56,14 @@ Kind = Literal["operator", "decode", "generate", "training"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Pass = Literal["forward", "both"]
 PASSES: dict[Pass, str] = {"forward": "forward", "both": "forward and backward"}  # workloads of the operator
+PEERS = {  # of the operator
+    "sdpa": "torch's causal scaled_dot_product_attention",
+    "flex": "FlexAttention, compiled, on the non-zeros of the pattern's A; no feedback, forward only on a CPU",
+    "paper": "the paper's way: dense masked matrices and torch.linalg.solve_triangular (dense pattern)",
+    "scipy": "scipy.sparse.linalg.spsolve_triangular with ready-made coefficients of the pattern; one head on one "
+    "thread, times batch × heads; forward only",
+}
+PER_PATTERN = ("flex", "scipy")  # peers with one case for each pattern, such as "flex exponential"
 ONE_TOKEN = "one token"  # of `extend`
 CALL = "generate()"  # a call that reads a prompt and generates
 

@@ -1,20 +1,25 @@
-"""The benchmark: for each length, all cases take turns; then memory, bounds and growth."""
+"""The benchmark: for each length, all cases take turns; with memory and bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from resolvent.bench.machine import measure_machine
-from resolvent.bench.measure import Seconds, frugal_allocator, gradients, peak_bytes, take_turns
-from resolvent.bench.peers import PEERS, PER_PATTERN, Case, Problem, UnavailableError, make_case, ours
-from resolvent.bench.record import Machine, Missing
-from resolvent.bench.results import Length, Report, growth, timing
+from resolvent.bench.measure import frugal_allocator, in_turns, peak_bytes
+from resolvent.bench.peers import Case, Problem, UnavailableError, make_case, ours
+from resolvent.bench.record import PASSES, PEERS, PER_PATTERN, BenchRecord, Machine, Measurement, Missing, Pass
 from resolvent.errors import PatternError, closest, is_integer
 from resolvent.patterns import Pattern
 from resolvent.patterns.checks import require_length
+
+# Backward against forward: a backward sweep loads what the forward did, to recompute the weights, and reads and adds to
+# as many gradients; five products of matrices against the forward's two.
+_LOADS, _FLOPS = 3.0, 3.5
 
 
 def bench(
@@ -29,37 +34,38 @@ def bench(
     backend: str = "auto",
     memory: bool = False,
     after_each: Callable[[], None] = lambda: None,
-) -> Report:
+) -> BenchRecord:
     """Forward, and forward with backward, of each pattern and peer, interleaved, at one length or several.
 
-    The first peer, if any, is the yardstick; where it depends on the pattern (flex, scipy), each pattern has its own.
-    `memory` measures peak memory, too. `after_each` is called rounds + 1 times per length. A peer that cannot run is
-    reported as missing, with the reason.
+    Where a peer depends on the pattern (flex, scipy), each pattern has its own. `memory` measures peak memory, too.
+    `after_each` is called rounds + 1 times per length. A peer that cannot run is reported as missing, with the reason.
     """
     sizes = sorted({require_length(size) for size in (n if isinstance(n, Sequence) else [n])})
     _check(sizes, peers, batch=batch, heads=heads, head_dim=head_dim, rounds=rounds)
     held = _memory(sizes, batch, heads, head_dim, patterns, peers, backend) if memory else {}
-    machine, yardstick = measure_machine(), peers[0] if peers else "none"
-    lengths = []
+    limits, measured, missing = measure_machine(), list[Measurement](), list[Missing]()
     for size in sizes:
         problem = Problem(size, batch, heads, head_dim)
-        cases, missing = _cases(problem, patterns, peers, backend)
-        seconds = take_turns(cases, problem.weights, rounds, after_each)
-        lengths.append(_length(size, cases, missing, seconds, held, yardstick, machine))
-    return Report(
-        batch=batch,
-        heads=heads,
-        head_dim=head_dim,
-        dtype="float32",
-        backend=backend,
-        threads=torch.get_num_threads(),
-        rounds=rounds,
-        torch_version=torch.__version__,
-        yardstick=yardstick,
-        machine=machine,
-        lengths=lengths,
-        growth=growth(lengths),
-    )
+        cases, left_out = _cases(problem, patterns, peers, backend)
+        runs: dict[tuple[Pass, str], Callable[[], object]] = {}
+        for case in cases:
+            runs["forward", case.name] = torch.no_grad()(case.run)
+            if case.inputs:
+                runs["both", case.name] = partial(gradients, case, problem.weights)
+        taken = in_turns(runs, rounds, after_each)
+        for which in PASSES:
+            for case in cases:
+                if (which, case.name) in taken:
+                    times, peak = taken[which, case.name], held.get((size, case.name))
+                    measured.append(_measurement(case, which, times, batch * size, size, limits, peak))
+        missing += [replace(case, reason=f"{size:,} tokens: {case.reason}") for case in left_out]
+    shape = f"batch {batch}, {heads} heads of {head_dim}, float32"
+    return BenchRecord.new("operator", shape, rounds, torch.get_num_threads(), limits, measured, missing)
+
+
+def gradients(case: Case, weights: Tensor) -> tuple[Tensor, ...]:
+    """Forward and backward."""
+    return torch.autograd.grad(case.run(), case.inputs, weights, allow_unused=True)
 
 
 def use_threads(threads: int | None) -> None:
@@ -95,20 +101,18 @@ def _cases(
     return cases + [ours(problem, p, backend) for p in dict.fromkeys(patterns)], missing
 
 
-def _length(
-    n: int,
-    cases: list[Case],
-    missing: list[Missing],
-    seconds: dict[str, Seconds],
-    held: dict[tuple[int, str], float | None],
-    yardstick: str,
-    machine: Machine,
-) -> Length:
-    timings = []
-    for case in cases:
-        name = f"{yardstick} {case.pattern}" if yardstick in PER_PATTERN else yardstick
-        timings.append(timing(case, seconds[case.name], seconds.get(name), machine, held.get((n, case.name))))
-    return Length(n, timings, missing)
+def _measurement(
+    case: Case, which: Pass, times: list[float], tokens: int, n: int, limits: Machine, peak: int | None
+) -> Measurement:
+    """With the share of its bound: what a backward pass adds to the forward's work depends on the bound."""
+    made = Measurement.of(
+        [case.repeats * each for each in times], case.name, PASSES[which], n, tokens, peer=case.peer is not None
+    )
+    if case.bound is None:
+        return made
+    speed, backward = {"loads": (limits.l2_gbs, _LOADS), "matmul": (limits.matmul_gflops, _FLOPS)}[case.bound]
+    least = case.work * (backward if which == "both" else 1) / (1e9 * speed)
+    return replace(made, share=least / made.seconds, peak_bytes=peak if which == "both" else None)
 
 
 def _memory(
@@ -119,8 +123,8 @@ def _memory(
     patterns: Sequence[Pattern],
     peers: Sequence[str],
     backend: str,
-) -> dict[tuple[int, str], float | None]:
-    """Peak memory of forward with backward beyond the inputs, in multiples of x, by length and case.
+) -> dict[tuple[int, str], int | None]:
+    """Bytes of peak memory of forward with backward beyond the inputs, by length and case.
 
     Before and apart from the timings, since the allocator is told to be frugal, which takes time.
     """
@@ -132,6 +136,5 @@ def _memory(
             for case in cases:
                 run = partial(gradients, case, problem.weights)
                 run()  # warms up
-                taken = peak_bytes(run)
-                held[n, case.name] = None if taken is None else taken / problem.x.nbytes
+                held[n, case.name] = peak_bytes(run)
     return held

@@ -17,11 +17,7 @@ from resolvent.files import require_writable
 from resolvent.patterns import pattern
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from resolvent.bench.decode import DecodeReport
     from resolvent.bench.record import BenchRecord
-    from resolvent.bench.results import Report
 
 bench = typer.Typer(
     help="Time the operator or whole models against peers, and check the kernels on a GPU.\n\n"
@@ -68,7 +64,7 @@ WaitPolicy = Annotated[
 AVX2 = Annotated[
     bool, typer.Option("--avx2", help="Run in a process in which neither torch nor the kernels use AVX-512 (x86-64).")
 ]
-Plot = Annotated[Path | None, typer.Option(help="Write a figure: times against n, or speedups for a single length.")]
+Plot = Annotated[Path | None, typer.Option(help="Write a figure: times against n, a panel for each workload.")]
 Out = Annotated[
     Path | None,
     typer.Option(help="Add the record to this file (.jsonl); it replaces an earlier run of the same kind and shape."),
@@ -84,7 +80,7 @@ def bench_operator(
     against: Annotated[
         list[str] | None,
         typer.Option(
-            help="Peer to compare with: sdpa, flex, paper or scipy (repeatable), or none. Speedups are over the first.",
+            help="Peer to compare with: sdpa, flex, paper or scipy (repeatable), or none.",
             show_default="sdpa",
         ),
     ] = None,
@@ -120,7 +116,7 @@ def bench_operator(
     from resolvent.bench import bench
 
     with progress(plan.description, (plan.rounds + 1) * len(plan.lengths)) as advance:
-        report = bench(
+        record = bench(
             [pattern(spec) for spec in plan.patterns],
             plan.lengths,
             peers=[] if against == ["none"] else against or ["sdpa"],
@@ -132,7 +128,7 @@ def bench_operator(
             memory=memory,
             after_each=advance,
         )
-    _finish(report, plot, out, as_json=as_json)
+    _finish(record, plot, out, as_json=as_json)
 
 
 @bench.command("decode")
@@ -157,7 +153,7 @@ def bench_decode(
     from resolvent.bench import bench_decode
 
     with progress(plan.description, (plan.rounds + 1) * len(plan.lengths)) as advance:
-        report = bench_decode(
+        record = bench_decode(
             [pattern(spec) for spec in plan.patterns],
             plan.lengths,
             batch=batch,
@@ -166,7 +162,7 @@ def bench_decode(
             rounds=plan.rounds,
             after_each=advance,
         )
-    _finish(report, None, out, as_json=as_json)
+    _finish(record, None, out, as_json=as_json)
 
 
 @bench.command("generate")
@@ -286,49 +282,28 @@ def _check_out(out: Path | None) -> None:
         read_bench_records(out)
 
 
-def _finish(result: Report | DecodeReport | BenchRecord, plot: Path | None, out: Path | None, *, as_json: bool) -> None:
-    print(json.dumps(result.to_dict(), indent=2)) if as_json else _print(result)
+def _finish(record: BenchRecord, plot: Path | None, out: Path | None, *, as_json: bool) -> None:
+    print(json.dumps(record.to_dict(), indent=2)) if as_json else _print(record)
     if plot is not None:
-        from resolvent.report.figures import save
+        from resolvent.report.figures import panels_figure, record_panels, save
 
-        say_written(save(_figure(result), plot))
+        say_written(save(panels_figure(record_panels(record)), plot))
     if out is not None:
-        from resolvent.bench.record import BenchRecord, add_record
+        from resolvent.bench.record import add_record
 
-        add_record(result if isinstance(result, BenchRecord) else result.record(), out)
+        add_record(record, out)
         say_written(out)
 
 
-def _print(result: Report | DecodeReport | BenchRecord) -> None:
-    from resolvent.bench.record import BenchRecord
-    from resolvent.bench.results import Report
-    from resolvent.report import tables
+def _print(record: BenchRecord) -> None:
     from resolvent.studies import render, speed
 
     console = Console()
-    if isinstance(result, BenchRecord):
-        for title, table in speed.tables(result):
-            console.print(title, style="bold", highlight=False)
-            console.print(render.terminal(table))
-            console.print()
-        console.print("\n".join(speed.notes(result)), markup=False, highlight=False, style="dim")
-    elif isinstance(result, Report):
-        for length in result.lengths:
-            console.print(tables.speeds(result, length))
-        if result.growth:
-            console.print(tables.speed_growth(result))
-        console.print(tables.speed_notes(result), markup=False, highlight=False, style="dim")
-    else:
-        for position in result.positions:
-            console.print(tables.steps(result, position))
-
-
-def _figure(result: Report | DecodeReport | BenchRecord) -> Figure:
-    from resolvent.bench.record import BenchRecord
-    from resolvent.bench.results import Report
-    from resolvent.report import figures
-    from resolvent.report.speed import panels_figure, record_panels
-
-    if isinstance(result, Report):
-        return figures.speed_figure(result)
-    return panels_figure(record_panels(result if isinstance(result, BenchRecord) else result.record()))
+    for title, table in speed.tables(record):
+        console.print(title, style="bold", highlight=False)
+        console.print(render.terminal(table))
+        console.print()
+    if (growth := speed.growth(record)) is not None:
+        console.print(render.terminal(growth))
+        console.print()
+    console.print("\n".join(speed.notes(record)), markup=False, highlight=False, style="dim")

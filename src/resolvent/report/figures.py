@@ -1,25 +1,24 @@
-"""Figures of benchmarks, and figures as files."""
+"""Figures as files, and figures of benchmarks: time or memory against the number of tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from resolvent.analysis.figures.labels import end_labels
-from resolvent.analysis.figures.palette import BLUE, INK, NAVY, color_of_structure, in_order
-from resolvent.analysis.figures.panels import label
-from resolvent.bench.record import PASSES
-
-if TYPE_CHECKING:
-    from resolvent.bench.record import Pass
-    from resolvent.bench.results import Report
+from resolvent.analysis.figures.palette import INK, color_of_structure, in_order
+from resolvent.analysis.profile import plural
+from resolvent.bench.record import BenchRecord, Measurement
 
 _FORMATS = (".png", ".pdf", ".svg")
+_NARROW = 4  # times the least: values within are shown from zero on, others by their logarithms
+_UNITS = {"generate": "ms per token", "training": "ms per step"}
+_LENGTHS = {"generate": "tokens in the cache", "training": "tokens of the sequence"}
 
 
 def save(figure: Figure, path: str | Path, *, colors: int | None = None) -> Path:
@@ -41,72 +40,102 @@ def save(figure: Figure, path: str | Path, *, colors: int | None = None) -> Path
     return path
 
 
-def speed_figure(report: Report) -> Figure:
-    """A benchmark: times against n for several lengths, speedups for one."""
-    figure = Figure(figsize=(12, 5.2), layout="constrained")
-    shape = f"batch {report.batch}, {report.heads} heads of {report.head_dim}, {report.threads} threads"
-    several = len(report.lengths) > 1
-    length = "" if several else f"n = {report.lengths[0].n:,}, "
-    figure.suptitle(f"{length}{shape}", fontsize=13, color=INK, weight="bold")
-    draw: Callable[[Axes, Report, Pass], None] = times if several else speedups
-    panels = figure.subplots(1, 2, sharey=True)
-    draw(panels[0], report, "forward")
-    draw(panels[1], report, "both")
-    if several:
-        panels[1].set_ylabel("")
+@dataclass(frozen=True)
+class Panel:
+    """A workload of a record; its times, or the memory that it takes at its peak."""
+
+    record: BenchRecord
+    workload: str
+    memory: bool = False
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        own = [m for m in self.record.measurements if m.workload == self.workload]
+        return [m for m in own if m.peak_bytes is not None] if self.memory else own
+
+    @property
+    def title(self) -> str:
+        what = {"generate": "generating, ", "training": "training step, "}.get(self.record.kind, "")
+        return f"{what}{self.workload}" + (", memory" if self.memory else "")
+
+
+def record_panels(record: BenchRecord) -> list[Panel]:
+    """All that a record can show: a panel for each workload, and one of memory where that was measured."""
+    panels = [Panel(record, workload, memory) for memory in (False, True) for workload in record.workloads]
+    return [panel for panel in panels if panel.measurements]
+
+
+def panels_figure(panels: Sequence[Panel]) -> Figure:
+    """Side by side, three in a row; a case has the same color in all of them, and peers are dashed."""
+    width = min(len(panels), 3)
+    height = -(-len(panels) // width)
+    figure = Figure(figsize=(1.6 + 3.9 * width, 0.5 + 3.6 * height), layout="constrained")
+    host = panels[0].record.host
+    shapes = " and ".join(dict.fromkeys(panel.record.shape for panel in panels))
+    figure.suptitle(f"{shapes}, {host.cpu}, {plural(host.threads, 'thread')}", fontsize=12, color=INK, weight="bold")
+    cases = in_order(m.case for panel in panels for m in panel.measurements)
+    colors = {case: color_of_structure(case, cases) for case in cases}
+    for axes, panel in zip(figure.subplots(height, width, squeeze=False).flat, panels, strict=False):
+        draw_panel(axes, panel, colors)
+    for axes in figure.axes[len(panels) :]:
+        axes.set_axis_off()
+    for axes, panel in zip(figure.axes, panels, strict=False):
+        _name_lines(axes, panel, colors)
     return figure
 
 
-def times(axes: Axes, report: Report, which: Pass) -> None:
-    """Milliseconds against n, one line per case with the range over rounds; patterns solid, peers dashed."""
-    timings = [(length.n, timing) for length in report.lengths for timing in length.timings]
-    cases, ends = in_order(timing.case for _, timing in timings), []
-    for case in cases:
-        of_case = [(n, timing) for n, timing in timings if timing.case == case]
-        measured = [(n, passed) for n, timing in of_case if (passed := timing.of(which)) is not None]
-        if measured:
-            medians = np.array([passed.ms for _, passed in measured])
-            ranges = np.array([passed.range_ms for _, passed in measured])
-            axes.errorbar(
-                [n for n, _ in measured],
-                medians,
-                np.abs(ranges - medians[:, None]).T,
-                color=(color := color_of_structure(case, cases)),
-                linestyle="--" if of_case[0][1].peer else "-",
-                marker="o",
-                markersize=4,
-                linewidth=1.8,
-                elinewidth=0.9,
-                capsize=2.5,
-                label=case,
-            )
-            ends.append((measured[-1][0], float(medians[-1]), case, color))
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    sizes = [length.n for length in report.lengths]
-    axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    axes.minorticks_off()
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    label(axes, PASSES[which], "tokens n", "milliseconds (median, range)")
+def _name_lines(axes: Axes, panel: Panel, colors: dict[str, str]) -> None:
+    """Each case where its line ends; of one length, beside its point."""
+    ends = []
+    for case in in_order(m.case for m in panel.measurements):
+        last = max((m for m in panel.measurements if m.case == case), key=lambda m: m.n)
+        value = (last.peak_bytes or 0) / 2**20 if panel.memory else 1e3 * last.seconds
+        ends.append((last.n, value, case, colors[case]))
     end_labels(axes, ends)
 
 
-def speedups(axes: Axes, report: Report, which: Pass) -> None:
-    """The speedup of each case over the yardstick, at one length."""
-    timings = report.lengths[0].timings
-    passes = [timing.of(which) for timing in timings]
-    values = [None if passed is None else passed.speedup for passed in passes]
-    colors = [BLUE if timing.peer else NAVY for timing in timings]
-    bars = axes.barh([timing.case for timing in timings], [value or 0 for value in values], color=colors)
-    labels = ["not measured" if value is None else f"{value:.{1 if value >= 1 else 2}f}" for value in values]
-    background = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-    axes.bar_label(bars, labels, padding=4, fontsize=9, color=INK, bbox=background)
-    axes.axvline(1, color=INK, linewidth=0.8, linestyle="--", zorder=0.5)
-    axes.set_xlim(0, 1.15 * max([1.0, *(value for value in values if value)]))
-    if not axes.yaxis_inverted():
-        axes.invert_yaxis()
+def draw_panel(axes: Axes, panel: Panel, colors: dict[str, str]) -> None:
+    """One line for each case, with the range over the rounds; of one length, points beside each other."""
+    sizes = sorted({m.n for m in panel.measurements})
+    highest, lowest = 0.0, np.inf
+    cases = in_order(m.case for m in panel.measurements)
+    for number, case in enumerate(cases):
+        shift = 2 ** (0.1 * (number - (len(cases) - 1) / 2)) if len(sizes) == 1 else 1
+        own = sorted((m for m in panel.measurements if m.case == case), key=lambda m: m.n)
+        if panel.memory:
+            values = np.array([(m.peak_bytes or 0) / 2**20 for m in own])
+            ranges = np.zeros((2, len(own)))
+        else:
+            values = 1e3 * np.array([m.seconds for m in own])
+            ranges = np.abs(1e3 * np.array([(m.least, m.most) for m in own]).T - values)
+        highest, lowest = max(highest, float((values + ranges[1]).max())), min(lowest, float(values.min()))
+        axes.errorbar(
+            [m.n * shift for m in own],
+            values,
+            ranges,
+            color=colors[case],
+            linestyle="--" if own[0].peer else "-",
+            marker="o",
+            markersize=4,
+            linewidth=1.8,
+            elinewidth=0.9,
+            capsize=2.5,
+            label=case,
+        )
+    axes.set_xscale("log", base=2)
+    if len(sizes) == 1:
+        axes.set_xlim(sizes[0] / 1.5, sizes[0] * 1.5)
+        axes.xaxis.minorticks_off()
+    axes.set_xticks(sizes, [f"{n:,}" if len(sizes) <= 3 or n % 1024 else f"{n // 1024}k" for n in sizes])
+    if highest > _NARROW * lowest > 0:
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(lambda value, _: f"{value:,g}" if f"{value:e}"[0] in "25" else "")
+    else:
+        axes.set_ylim(0, 1.05 * highest or 1.0)  # small shapes may hold nothing that can be measured
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    label(axes, PASSES[which], f"speedup over {report.yardstick}", "")
-    axes.tick_params(axis="y", labelsize=10)
+    axes.set_title(panel.title, fontsize=11, color=INK)
+    axes.set_xlabel(_LENGTHS.get(panel.record.kind, "tokens"), fontsize=9)
+    axes.set_ylabel("peak, MiB" if panel.memory else _UNITS.get(panel.record.kind, "ms"), fontsize=9)
+    axes.tick_params(labelsize=8, which="both")

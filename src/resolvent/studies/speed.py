@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from resolvent.analysis.profile import plural
-from resolvent.bench.record import CALL, BenchRecord, Kind, Measurement
+from resolvent.bench.record import CALL, PEERS, PER_PATTERN, BenchRecord, Kind, Measurement
 from resolvent.studies.render import markdown_table
 from resolvent.studies.study import TextTable
 
@@ -44,7 +48,12 @@ _ABOUT: dict[Kind, tuple[str, ...]] = {
     ),
 }
 _BOUNDS: dict[Kind, tuple[str, ...]] = {
-    "operator": (),
+    "operator": (
+        "of bound, patterns: time to load ka, x, kb and y of every source of every token from L2 (3 times that with "
+        "backward), over the measured time; more than 100 % if rows stay in L1. Of sdpa, paper and patterns that read "
+        "every earlier token: time for 2·n²·D operations per head (paper, and dense: twice that; 3.5 times that with "
+        "backward) at the speed of matrix products.",
+    ),
     "decode": (),
     "generate": ("of bound: time to load all weights and what is read of caches from memory, over the measured time.",),
     "training": ("of bound: time for 6 operations per multiply-add of a forward pass, at the speed of matrix products, "
@@ -107,10 +116,13 @@ def markdown(record: BenchRecord) -> str:
 
 def notes(record: BenchRecord) -> list[str]:
     """What the columns of a table mean, and what could not run."""
-    bounded = any(m.share is not None for m in record.measurements)
+    bounded, limits = any(m.share is not None for m in record.measurements), record.limits
     return [
         f"{unit_of(record).heading.replace(chr(10), ' ')}: median over {record.rounds} interleaved rounds; "
         f"{plural(record.host.threads, 'thread')}, OMP_WAIT_POLICY: {record.host.wait_policy}.",
+        f"Limits: matrix products {limits.matmul_gflops:,.0f} GFLOP/s; loads {limits.l1_gbs:,.0f} GB/s from L1, "
+        f"{limits.l2_gbs:,.0f} from L2, {limits.dram_gbs:,.0f} from memory.",
+        *(f"{peer}: {PEERS[peer]}." for peer in peers(record) if peer in PEERS),
         *_ABOUT[record.kind],
         *(_BOUNDS[record.kind] if bounded else ()),
         *not_measured(record),
@@ -125,13 +137,40 @@ def not_measured(record: BenchRecord) -> list[str]:
     return [f"Not measured: {'; '.join(names)} ({reason})." for reason, names in cases.items()]
 
 
+def growth(record: BenchRecord) -> TextTable | None:
+    """How times grow: the factor per doubling between neighboring lengths, and the exponent e of the best c·n^e."""
+    rows = []
+    for workload in record.workloads:
+        own = [m for m in record.measurements if m.workload == workload]
+        for case in dict.fromkeys(m.case for m in own):
+            points = [(m.n, m.seconds) for m in own if m.case == case]
+            if len(points) > 1:
+                factors, exponent = trend(points)
+                rows.append((workload, case, " ".join(f"{each:.2f}" for each in factors), f"n^{exponent:.2f}"))
+    return TextTable(("growth of time", "case", "× per doubling", "power"), tuple(rows), names=2) if rows else None
+
+
+def trend(points: Sequence[tuple[int, float]]) -> tuple[list[float], float]:
+    """Of times given as (n, seconds), n increasing: the factors per doubling, and the exponent."""
+    factors = [(later / time) ** (1 / math.log2(m / n)) for (n, time), (m, later) in pairwise(points)]
+    sizes, times = np.log(np.array(points, dtype=float)).T
+    return factors, float(np.polyfit(sizes, times, 1)[0])
+
+
 def peers(record: BenchRecord) -> list[str]:
-    return list(dict.fromkeys(m.case for m in record.measurements if m.peer))
+    """What cases are compared with; a peer that has a case for each pattern is there once."""
+    return list(dict.fromkeys(_peer_of(m.case) for m in record.measurements if m.peer))
+
+
+def _peer_of(case: str) -> str:
+    first = case.partition(" ")[0]
+    return first if first in PER_PATTERN else case
 
 
 def speedup(record: BenchRecord, measured: Measurement, peer: str) -> float | None:
-    """Times as fast as the peer, which took turns with it."""
-    other = record.at(measured.workload, measured.n).get(peer)
+    """Times as fast as the peer, or as its case of the same pattern, which took turns with it."""
+    name = f"{peer} {measured.case.removeprefix(f'{peer} ')}" if peer in PER_PATTERN else peer
+    other = record.at(measured.workload, measured.n).get(name)
     return None if other is None else other.seconds / measured.seconds
 
 
