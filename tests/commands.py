@@ -15,9 +15,9 @@ from unittest.mock import patch
 from resolvent.__main__ import main
 
 
-def command(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str, folder: Path | None = None, encoding: str = "utf-8") -> subprocess.CompletedProcess[str]:
     """From the arguments to the code that the process would end with, in this folder or another."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2))
     code, handler = 0, signal.getsignal(signal.SIGINT)
     try:
         with (
@@ -32,5 +32,7 @@ def command(*arguments: str, folder: Path | None = None) -> subprocess.Completed
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     finally:
         signal.signal(signal.SIGINT, handler)
-    said, errors = ((stream.flush(), stream.buffer.getvalue().decode())[1] for stream in (out, err))
+    said, errors = (
+        (stream.flush(), stream.buffer.getvalue().decode(encoding, "surrogateescape"))[1] for stream in (out, err)
+    )
     return subprocess.CompletedProcess(arguments, code, said, errors)

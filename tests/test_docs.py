@@ -6,8 +6,11 @@ import io
 import re
 import shlex
 from pathlib import Path
+from typing import cast
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from resolvent.cli import app
@@ -41,6 +44,15 @@ def outputs() -> dict[str, str]:
     return dict(each for page in PAGES for each in re.findall(shown, page.read_text(), flags=re.MULTILINE | re.DOTALL))
 
 
+CLAIMS = {  # of snippets with these words: what they say of their values
+    "same =": "from torch.nn.functional import scaled_dot_product_attention\n"
+    "torch.testing.assert_close(same, scaled_dot_product_attention(qa, ka, x, is_causal=True))",
+    "last, cache": "torch.testing.assert_close(last, y[:, -1:], rtol=1e-4, atol=1e-5)",
+    "prefill, token =": "every_row = rv.mix(x, 'exponential+cache', a=(q, k), b=(q, k), gate=0.5)\n"
+    "torch.testing.assert_close(token, every_row[:, :, 99:])",
+}
+
+
 @pytest.mark.parametrize("snippet", snippets())
 def test_python_snippets(snippet: str, tmp_path: Path) -> None:
     """Snippets run, a comment that shows a value shows the right one, and so does a block of output below."""
@@ -52,25 +64,13 @@ def test_python_snippets(snippet: str, tmp_path: Path) -> None:
             lines.append(f"assert repr(({value[1]})) == {shown!r}, repr(({value[1]}))")
         else:
             lines.append(line)
-    printed = run("\n".join(lines), tmp_path)
+    printed = run("\n".join([*lines, *(claim for words, claim in CLAIMS.items() if words in snippet)]), tmp_path)
     assert printed == outputs().get(snippet, printed)
 
 
-def test_outputs_are_shown_where_a_newcomer_looks() -> None:
+def test_outputs_and_claims_are_there() -> None:
     assert len(outputs()) >= 4
-
-
-def test_readme_attention_claim(tmp_path: Path) -> None:
-    snippet = next(snippet for snippet in snippets() if "same =" in snippet)
-    claim = "from torch.nn.functional import scaled_dot_product_attention\n"
-    claim += "torch.testing.assert_close(same, scaled_dot_product_attention(qa, ka, x, is_causal=True))"
-    run(snippet + claim, tmp_path)
-
-
-def test_readme_layer_claim(tmp_path: Path) -> None:
-    snippet = next(snippet for snippet in snippets() if "last, cache" in snippet)
-    # A new process, without the table of tolerances: a layer in float32.
-    run(snippet + "torch.testing.assert_close(last, y[:, -1:], rtol=1e-4, atol=1e-5)", tmp_path)
+    assert all(any(words in snippet for snippet in snippets()) for words in CLAIMS)
 
 
 def test_parameter_counts_as_stated() -> None:
@@ -98,38 +98,35 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert done.exit_code == 0, (arguments, done.output)
 
 
+def run_shortened(block: str, more: dict[str, list[str]], folder: Path) -> None:
+    """The commands of a block that takes long, each with the options that `more` has for it, on a small text."""
+    commands = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert [next(word for word in line if word in more) for line in commands] == list(more)
+    for line, (name, options) in zip(commands, more.items(), strict=True):
+        texts = {"wikitext2": "wikitext2.txt", "python": "python.txt"} if name == "prepare" else {}
+        done = command(*(texts.get(word, word) for word in line[1:]), *options, folder=folder)
+        assert done.returncode == 0, done.stderr
+
+
+def changed(*settings: str) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
 @pytest.mark.usefixtures("cells_run_here")
 def test_language_commands(tmp_path: Path) -> None:
-    """Those that take minutes, on a small text and for two steps."""
+    """Those that take minutes or hours, on small texts and for two steps."""
+    short, long = blocks(ROOT / "docs" / "guide.md", "sh")
     (tmp_path / "wikitext2.txt").write_text("Robert is an English film , television and theatre actor . \n" * 60)
-    less = [w for c in ("train.steps=2", "train.warmup=1", "task.context=32") for w in ("--set", c)]
-    more = {"prepare": [], "train": less, "generate": [], "pareto": [*less, "--structures", "first-order"]}
-    block, _ = blocks(ROOT / "docs" / "guide.md", "sh")
-    commands = [shlex.split(line, comments=True) for line in block.splitlines()]
-    assert [next(word for word in line if word in more) for line in commands] == list(more)
-    for line, name in zip(commands, more, strict=True):
-        words = ["wikitext2.txt" if word == "wikitext2" else word for word in line[1:]]
-        done = command(*words, *more[name], folder=tmp_path)
-        assert done.returncode == 0, done.stderr
+    less = changed("train.steps=2", "train.warmup=1", "task.context=32")
+    structures = ["--structures", "first-order"]
+    run_shortened(short, {"prepare": [], "train": less, "generate": [], "pareto": [*less, *structures]}, tmp_path)
     assert (tmp_path / "out" / "language-quick-wikitext2-bytes" / "pareto.png").exists()
 
-
-@pytest.mark.usefixtures("cells_run_here")
-def test_commands_about_reach(tmp_path: Path) -> None:
-    """Those that take hours, on a small text and for two steps."""
     (tmp_path / "python.txt").write_text("def f(x):\n    return x + 1\n\n\nclass A:\n    value = f(3)\n\n\n" * 90)
-    changes = ("train.steps=2", "train.warmup=1", "task.context=32", "model.layers=1", "model.dim=16")
-    less = [word for change in changes for word in ("--set", change)]
-    rates = ["--steps", "2", "--rates", "1e-3,2e-3"]
-    more = {"prepare": ["--held-out", "0.2"], "context-gain": ["--context", "32"], "tune": [*less, *rates],
-            "ladder": [*less, "--structures", "dense"]}  # fmt: skip
-    _, block = blocks(ROOT / "docs" / "guide.md", "sh")
-    commands = [shlex.split(line, comments=True) for line in block.splitlines()]
-    assert [next(word for word in line if word in more) for line in commands] == list(more)
-    for line, name in zip(commands, more, strict=True):
-        words = ["python.txt" if word == "python" and name == "prepare" else word for word in line[1:]]
-        done = command(*words, *more[name], folder=tmp_path)
-        assert done.returncode == 0, done.stderr
+    less += changed("model.layers=1", "model.dim=16")
+    rates, structures = ["--steps", "2", "--rates", "1e-3,2e-3"], ["--structures", "dense"]
+    more = {"prepare": ["--held-out", "0.2"], "context-gain": ["--context", "32"], "tune": [*less, *rates]}
+    run_shortened(long, more | {"ladder": [*less, *structures]}, tmp_path)
     assert (tmp_path / "out" / "gain.png").exists()
     assert (tmp_path / "out" / "language-python-python-bpe-1024" / "ladder.png").exists()
 
@@ -138,13 +135,8 @@ def test_commands_about_reach(tmp_path: Path) -> None:
 def test_tutorial_trains_and_reports(tmp_path: Path) -> None:
     """Its commands, for a few steps, and what it does with the record."""
     page = ROOT / "docs" / "tutorial.md"
-    commands = [shlex.split(line) for block in blocks(page, "sh") for line in block.splitlines()]
-    assert [words[1] for words in commands] == ["train", "study"]
-    for words in commands:
-        changes = ("train.steps=6", "train.eval_every=3", "train.eval_batches=1", "train.batch=8", "model.dim=16")
-        less = [word for change in changes for word in ("--set", change)]
-        done = command(*words[1:], *less, folder=tmp_path)
-        assert done.returncode == 0, done.stderr
+    less = changed("train.steps=6", "train.eval_every=3", "train.eval_batches=1", "train.batch=8", "model.dim=16")
+    run_shortened("".join(blocks(page, "sh")), {"train": less, "study": less}, tmp_path)
     [snippet] = blocks(page, "py")
     assert run(snippet, tmp_path).startswith("Record(quadratic+cache on copy, seed 0: accuracy ")
     assert (tmp_path / "out" / "report" / "report.html").exists()
@@ -161,12 +153,6 @@ def test_readme_table_is_what_is_printed(tmp_path: Path) -> None:
     for line in table.splitlines():
         if "─" not in line:
             assert line.split() in [printed.split() for printed in done.stdout.splitlines()]
-
-
-def test_decoding_claim(tmp_path: Path) -> None:
-    snippet = next(snippet for snippet in snippets() if "prefill, token =" in snippet)
-    check = "all_of_it = rv.mix(x, 'exponential+cache', a=(q, k), b=(q, k), gate=0.5)\n"
-    run(snippet + check + "torch.testing.assert_close(token, all_of_it[:, :, 99:])", tmp_path)
 
 
 def test_readme_is_short() -> None:
@@ -193,3 +179,17 @@ def test_named_files_and_tests_exist(document: Path) -> None:
     for file, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text):
         tree = ast.parse((ROOT / file).read_text())
         assert not name or name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, name
+
+
+def test_named_commands_exist() -> None:
+    """In documents, examples, help texts and messages."""
+    commands = cast(TyperGroup, get_command(app)).commands
+    documents = [path for path in DOCUMENTS if path.name != "CHANGELOG.md"]
+    sources = [*documents, *(ROOT / "src").rglob("*.py"), *(ROOT / "examples").glob("*.py"), ROOT / "Makefile"]
+    for path in sources:
+        for name, child in re.findall(
+            r"(?:[`'/]|^)resolvent (\w[\w-]*)(?: (\w[\w-]*))?", path.read_text(), re.MULTILINE
+        ):
+            assert name in commands, (path, name)
+            if child and name in ("bench", "data", "study"):
+                assert child in cast(TyperGroup, commands[name]).commands, (path, name, child)

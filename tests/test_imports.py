@@ -94,14 +94,15 @@ print(*sorted(set(sys.modules) - before))
 
 
 @pytest.mark.parametrize("modules", [
-    ["model.config", "tasks", "train", "train.config", "train.record", "train.state", "train.metrics", "train.runs",
-     "train.config_file"],
+    ["model.config", "tasks", "train", "train.config", "train.record", "train.state", "train.metrics", "train.runs"],
+    ["text", "train.config_file"],
     ["studies.registry", "studies.render", "studies.page", "studies.grid"],
     ["bench.record", "studies.speed", "cli"],
 ])  # fmt: skip
 def test_configs_records_and_reports_load_no_torch(modules: list[str]) -> None:
     names = ", ".join(f"resolvent.{name}" for name in modules)
-    in_a_new_process(f"import sys, {names}; assert not {{'torch', 'matplotlib'}} & set(sys.modules)")
+    heavy = {"torch", "matplotlib", "tiktoken", "tokenizers", "pyarrow", "datasets"}
+    in_a_new_process(f"import sys, {names}; assert not {heavy} & set(sys.modules)")
 
 
 def test_a_study_is_reported_without_torch() -> None:

@@ -7,57 +7,54 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import resolvent as rv
+from resolvent.cli import app
+from tests.commands import command
 
-ENCODINGS = {
-    "ascii, by the locale": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-    "ascii": {"PYTHONIOENCODING": "ascii"},
-    "latin-1": {"PYTHONIOENCODING": "latin-1"},
-    "cp1252": {"PYTHONIOENCODING": "cp1252:strict"},
-}
+LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     """As from a terminal, also where these tests run in the background, with Ctrl-C ignored."""
-    command = [sys.executable, "-m", "resolvent", *arguments]
     return subprocess.run(
-        command,
+        [sys.executable, "-m", "resolvent", *arguments],
         capture_output=True,
         env=os.environ | environment,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "the locale's"])
 def test_characters_that_a_terminal_lacks_are_spelled(encoding: str) -> None:
-    done = run("analyze", "exponential+attention", "--draw", "--n", "4", **ENCODINGS[encoding])
+    words = ("analyze", "exponential+attention", "--draw", "--n", "4")
+    done = run(*words, **LOCALE) if encoding == "the locale's" else command(*words, encoding=encoding)
     assert done.returncode == 0, done.stderr
-    drawn = done.stdout.decode("ascii" if "ascii" in encoding else "latin-1").replace("·", ".")
+    drawn = done.stdout.decode("ascii") if isinstance(done.stdout, bytes) else done.stdout
     exact = rv.pattern("exponential+attention").draw(4)
     for symbol, spelled in (("■", "#"), ("□", "o"), ("◆", "*"), ("·", ".")):
         exact = exact.replace(symbol, spelled)
-    assert drawn.rstrip() == exact
+    assert drawn.replace("·", ".").rstrip() == exact
 
 
 @pytest.mark.parametrize("arguments", [
     ["analyze", "--families"], ["analyze", "dense", "quadratic", "--n", "32"], ["bench", "operator", "--help"],
 ])  # fmt: skip
 def test_tables_and_help_on_an_ascii_terminal(arguments: list[str]) -> None:
-    done = run(*arguments, **ENCODINGS["ascii, by the locale"])
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert len(done.stdout.decode("ascii")) > 100
+    done = command(*arguments, encoding="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout) > 100
 
 
 def test_errors_on_an_ascii_terminal(tmp_path: Path) -> None:
-    done = run("analyze", "dense", "--draw", "--n", "100000", **ENCODINGS["ascii"])
+    done = command("analyze", "dense", "--draw", "--n", "100000", encoding="ascii")
     assert done.returncode == 2
-    assert done.stderr.decode("ascii").startswith("error: ")
-    assert b"n <= 32,768" in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert "n <= 32,768" in done.stderr
     name = os.fsdecode(bytes(tmp_path / "caf") + b"\xe9.png")  # of bytes that are not text in UTF-8
-    done = run("analyze", "dense", "--draw", "--plot", name, PYTHONIOENCODING="utf-8")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == b"written: " + os.fsencode(name) + b"\n"
+    done = command("analyze", "dense", "--draw", "--plot", name)
+    assert (done.returncode, done.stderr) == (0, f"written: {name}\n")
 
 
 # A module that stands before the real one on the path, and presses Ctrl-C when it is imported.
@@ -89,11 +86,6 @@ def test_the_command_is_the_module() -> None:
 ])  # fmt: skip
 def test_shells_complete_commands_options_and_patterns(line: str, offered: list[str]) -> None:
     """As bash asks for it."""
-    code = "import sys; sys.argv[0] = 'resolvent'; from resolvent.__main__ import main; main()"
-    words = {"_RESOLVENT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | words)
-    assert done.stdout.split() == offered, done.stderr
-
-
-def test_completion_is_installed_by_the_command() -> None:
-    assert b"--install-completion" in run("--help").stdout
+    asked = {"_RESOLVENT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    assert CliRunner().invoke(app, [], prog_name="resolvent", env=asked).stdout.split() == offered
+    assert "--install-completion" in command("--help").stdout

@@ -75,13 +75,6 @@ def test_errors_are_one_line(arguments: list[str], message: str, tmp_path: Path)
     assert done.stdout == ""
 
 
-def test_importing_needs_no_torch_and_no_optional_package() -> None:
-    heavy = ["torch", "tiktoken", "pyarrow", "datasets", "rich"]
-    code = f"import sys, resolvent.text; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "[]", done.stderr
-
-
 def test_cache_is_where_the_system_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_folder() == tmp_path / "resolvent"
