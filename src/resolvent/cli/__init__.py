@@ -1,34 +1,7 @@
 """The command line: a thin layer that reads arguments, calls the library and prints."""
 
-from resolvent.cli import (
-    analyze,
-    bench,
-    bench_gpu,
-    data,
-    design,
-    explore,
-    models,
-    runs,
-    study,
-    train,
-    tune,
-    warm_up,
-)
+# Each module adds its commands to the application, in the order in which they are listed.
+from resolvent.cli import analyze, design, explore, data, train, models, study, tune, bench, bench_gpu, runs, warm_up  # noqa: F401, I001
 from resolvent.cli.shared import app, main
 
-__all__ = [
-    "analyze",
-    "app",
-    "bench",
-    "bench_gpu",
-    "data",
-    "design",
-    "explore",
-    "main",
-    "models",
-    "runs",
-    "study",
-    "train",
-    "tune",
-    "warm_up",
-]
+__all__ = ["app", "main"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -38,9 +37,7 @@ class RunDisplay:
         self.bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:  # fmt: skip
+    def __exit__(self, *_: object) -> None:
         self.clear()
 
     def clear(self) -> None:
@@ -49,8 +46,8 @@ class RunDisplay:
 
     def step(self, p: Progress) -> None:
         value = "" if p.value is None else f"  {p.measure} {p.value:.3f}"
-        self._show("training", p.step, p.steps, f"step {p.step:,}/{p.steps:,}  loss {p.loss:.3f}{value}  "
-                   f"{p.tokens_per_second:,.0f} tokens/s")  # fmt: skip
+        text = f"step {p.step:,}/{p.steps:,}  loss {p.loss:.3f}{value}  {p.tokens_per_second:,.0f} tokens/s"
+        self._show("training", p.step, p.steps, text)
 
     def evaluation(self, done: int, total: int) -> None:
         """Batches of the final evaluation, which follows the last step."""
@@ -80,19 +77,21 @@ class GridDisplay:
             self.live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:  # fmt: skip
+    def __exit__(self, *_: object) -> None:
         if self.live is not None:
             self.live.stop()
 
     def show(self, running: list[CellProgress], finished: int) -> None:
         title = f"{finished} of {self.total} cells, {time.monotonic() - self.begin:.0f} s"
         rows = [
-            (each.cell.name, f"{each.step:,}/{each.cell.config.train.steps:,}",
-             "" if each.loss is None else f"{each.loss:.3f}", "" if each.value is None else f"{each.value:.3f}")
+            (
+                each.cell.name,
+                f"{each.step:,}/{each.cell.config.train.steps:,}",
+                "" if each.loss is None else f"{each.loss:.3f}",
+                "" if each.value is None else f"{each.value:.3f}",
+            )
             for each in running
-        ]  # fmt: skip
+        ]
         if self.live is not None:
             table = Table(box=None, title=title, title_justify="left")
             for name in ("cell", "step", "loss", "evaluation"):

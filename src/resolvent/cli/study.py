@@ -46,77 +46,49 @@ Structures = Annotated[
     list[str] | None, typer.Option("--structures", help="Restrict to these structures (repeatable).")
 ]
 
-# Options that studies share; those of `Study.options` are there for the studies that name them.
-_CORPUS = Annotated[Path, typer.Option(help="Folder of a prepared text; see 'resolvent data'.")]
-_QUICK = Annotated[bool, typer.Option("--quick", help="The same as --preset quick.")]
-_RULES = Annotated[list[str] | None, typer.Option("--rules", help="Restrict to these rules (repeatable).")]
-_TASKS = Annotated[
-    list[str] | None, typer.Option("--tasks", help="Restrict to these tasks: copy, recall, multihop (repeatable).")
-]
-_TIMES = Annotated[
-    list[int] | None, typer.Option(help="Multiples of the trained length (repeatable).  \\[default: 2, 4 and 8]")
-]
-_RECORDS = Annotated[
-    list[Path] | None,
-    typer.Option(help="Files of records: runs that they have are not repeated, and fits include them (repeatable)."),
-]
-_ROPES = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--ropes",
-        metavar="ROPE",
-        help="Rotary positions to train with: a base, none, near:within=… (repeatable).  \\[default: the preset's]",
+
+def _option(kind: object, text: str, metavar: str | None = None, default: object = None) -> tuple[object, object]:
+    """The annotation of a parameter whose option has the same name, and its default."""
+    return Annotated[kind, typer.Option(help=text, metavar=metavar)], default
+
+
+_SPECIAL: dict[Option, tuple[object, object]] = {  # there for the studies that name them
+    "corpus": _option(Path, "Folder of a prepared text; see 'resolvent data'.", default=Parameter.empty),
+    "rules": _option(list[str] | None, "Restrict to these rules (repeatable)."),
+    "first_seed": _option(int | None, "First of the consecutive seeds.  \\[default: the study's or preset's]"),
+    "rates": _option(
+        Path | None,
+        "Learning rates by structure, as 'resolvent study tune' writes them.  \\[default: the preset's]",
+        "FILE",
     ),
-]
-_EVALUATED = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--evaluated-ropes",
-        metavar="ROPE",
-        help="Also measure models that were trained with a base with these rotary positions: another base, none, "
+    "tasks": _option(list[str] | None, "Restrict to these tasks: copy, recall, multihop (repeatable)."),
+    "times": _option(list[int] | None, "Multiples of the trained length (repeatable).  \\[default: 2, 4 and 8]"),
+    "records": _option(
+        list[Path] | None,
+        "Files of records: runs that they have are not repeated, and fits include them (repeatable).",
+    ),
+    "ropes": _option(
+        list[str] | None,
+        "Rotary positions to train with: a base, none, near:within=… (repeatable).  \\[default: the preset's]",
+        "ROPE",
+    ),
+    "evaluated_ropes": _option(
+        list[str] | None,
+        "Also measure models that were trained with a base with these rotary positions: another base, none, "
         "ntk:factor=8, capped:within=255 (repeatable).",
+        "ROPE",
     ),
-]
-_TOKENS = Annotated[int | None, typer.Option(help="Held-out tokens to measure, the first ones.  \\[default: all]")]
-_SEEDS = Annotated[
-    int | None, typer.Option(help="Runs of each cell, with consecutive seeds.  \\[default: the preset's]")
-]
-_FIRST = Annotated[
-    int | None, typer.Option(help="First of the consecutive seeds.  \\[default: the study's or preset's]")
-]
-_RATES = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Learning rates by structure, as 'resolvent study tune' writes them.  \\[default: the preset's]",
-    ),
-]
-_FINISHED = Annotated[bool, typer.Option("--finished", help="Train nothing: report the runs that are finished.")]
-_OUT = Annotated[Path | None, typer.Option(help="Folder of runs and reports.  \\[default: in out/, by preset]")]
-_SPECIAL: dict[Option, tuple[object, object]] = {  # annotation and default
-    "corpus": (_CORPUS, Parameter.empty),
-    "quick": (_QUICK, False),
-    "rules": (_RULES, None),
-    "first_seed": (_FIRST, None),
-    "rates": (_RATES, None),
-    "tasks": (_TASKS, None),
-    "times": (_TIMES, None),
-    "records": (_RECORDS, None),
-    "ropes": (_ROPES, None),
-    "evaluated_ropes": (_EVALUATED, None),
-    "tokens": (_TOKENS, None),
+    "tokens": _option(int | None, "Held-out tokens to measure, the first ones.  \\[default: all]"),
 }
+_SEEDS = _option(int | None, "Runs of each cell, with consecutive seeds.  \\[default: the preset's]")
+_OUT = _option(Path | None, "Folder of runs and reports.  \\[default: in out/, by preset]")
+_FINISHED = Annotated[bool, typer.Option("--finished", help="Train nothing: report the runs that are finished.")]
 
 
 def _command(each: Study) -> Callable[..., None]:
     """The command of a study, with the options it takes."""
 
-    def command(
-        *, jobs: int | None, on: str, as_json: bool, only_finished: bool, quick: bool = False, **options: Any
-    ) -> None:
-        if quick and options["preset"] not in (None, "quick"):
-            raise SettingError(f"expected --quick or --preset, got --quick and --preset {options['preset']}.")
-        options["preset"] = "quick" if quick else options["preset"]
+    def command(*, jobs: int | None, on: str, as_json: bool, only_finished: bool, **options: Any) -> None:
         options["changes"] = options["changes"] or ()
         selection = Selection(**options)
         plan = each.plan(selection)
@@ -133,10 +105,10 @@ def _command(each: Study) -> Callable[..., None]:
 
 def _signature(each: Study) -> Signature:
     names = ", ".join(f"{name} ({about})" for name, about in each.presets)
-    preset = Annotated[str | None, typer.Option(help=f"{names}.  \\[default: {each.presets[0][0]}]")]
+    preset = _option(str | None, f"{names}.  \\[default: {each.presets[0][0]}]")
     options: dict[str, tuple[object, object]] = {name: _SPECIAL[name] for name in each.options}
-    options |= {"preset": (preset, None), "structures": (Structures, None), "seeds": (_SEEDS, None)}
-    options |= {"jobs": (Jobs, None), "on": (On, "local"), "out": (_OUT, None), "changes": (Changes, None)}
+    options |= {"preset": preset, "structures": (Structures, None), "seeds": _SEEDS}
+    options |= {"jobs": (Jobs, None), "on": (On, "local"), "out": _OUT, "changes": (Changes, None)}
     options |= {"only_finished": (_FINISHED, False), "as_json": (AsJson, False)}
     return Signature([
         Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,16 +9,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from resolvent.cli.shared import AsJson, app, progress
+from resolvent.cli.shared import app, progress
 from resolvent.disk_cache import kernel_folder
 from resolvent.errors import SettingError
 
 
 @app.command("warm-up")
 def warm_up(
-    *,
-    dtype: Annotated[Literal["float32", "float64"], typer.Option(help="What layers compute in.")] = "float32",
-    as_json: AsJson = False,
+    *, dtype: Annotated[Literal["float32", "float64"], typer.Option(help="What layers compute in.")] = "float32"
 ) -> None:
     """Compile the CPU kernels that models commonly use, and keep them on disk.
 
@@ -46,8 +43,4 @@ def warm_up(
     if failed:
         variant, failure = failed[0]
         sys.exit(f"{variant.name} could not be compiled to {folder}: {failure.splitlines()[-1]}")
-    if as_json:
-        names = [{"kernel": v.name, "file": str(v.path), "compiled": v in missing} for v in variants]
-        print(json.dumps({"folder": str(folder), "kernels": names}, indent=2))
-    else:
-        print(f"{len(variants)} kernels in {folder}, {len(missing)} of them compiled now.")
+    print(f"{len(variants)} kernels in {folder}, {len(missing)} of them compiled now.")

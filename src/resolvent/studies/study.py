@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Option = Literal[
-    "corpus", "quick", "rules", "first_seed", "rates", "tasks", "times", "records", "ropes", "evaluated_ropes", "tokens"
+    "corpus", "rules", "first_seed", "rates", "tasks", "times", "records", "ropes", "evaluated_ropes", "tokens"
 ]
 
 

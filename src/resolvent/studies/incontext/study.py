@@ -31,7 +31,7 @@ _REACH = "In color the model; dashed, readers that count only what comes within 
 class InContextStudy(Study):
     """Structures on the in-context Markov language. All presets share their runs in one folder."""
 
-    options: tuple[Option, ...] = ("quick", "first_seed", "records")
+    options: tuple[Option, ...] = ("first_seed", "records")
     presets: tuple[tuple[str, str], ...] = tuple((name, preset.about) for name, preset in PRESETS.items())
 
     def plan(self, selection: Selection) -> StudyPlan:

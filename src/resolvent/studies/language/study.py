@@ -51,7 +51,7 @@ _OPTIONS = {  # settings that tell the cells of a study apart
 }
 
 
-_TEXT_OPTIONS: tuple[Option, ...] = ("corpus", "quick", "rules", "first_seed", "rates", "records")
+_TEXT_OPTIONS: tuple[Option, ...] = ("corpus", "rules", "first_seed", "rates", "records")
 _DEFAULT = "laptop"
 _PRESETS = ((_DEFAULT, PRESETS[_DEFAULT].about), *((name, p.about) for name, p in PRESETS.items() if name != _DEFAULT))
 
