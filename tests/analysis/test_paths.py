@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 import resolvent as rv
-from resolvent.analysis.paths import paths_to
+from resolvent.analysis.hops import paths_to
 from tests.operator_cases import ALL, Spec
 
 N = 40

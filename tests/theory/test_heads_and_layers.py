@@ -11,9 +11,8 @@ import pytest
 import resolvent as rv
 from resolvent.analysis.congestion import congestion
 from resolvent.analysis.frontier import fewest_hops
-from resolvent.analysis.reach import stack_hops
 from resolvent.analysis.routers import persistent_load
-from resolvent.analysis.stack import stack_congestion
+from resolvent.analysis.stack import stack_congestion, stack_hops
 from tests.designer.test_design import stack_by_search
 from tests.general_patterns import GivenLives, lifetimes
 from tests.oracles import Rows, least_congestion, random_lives

@@ -151,10 +151,8 @@ def _upper_bound(pattern: Pattern, n: int, lower: int, search: bool) -> tuple[in
 
 def _solve_exactly(pattern: Pattern, n: int, lower: int, best: Routing) -> tuple[int, Routing]:
     """Run the integer program for better routings until it proves that there is none, or times out."""
-    from resolvent.analysis import exact
-
     while best.congestion > lower:
-        result = exact.route_within(pattern, n, best.congestion - 1)
+        result = routers.route_within(pattern, n, best.congestion - 1)
         if isinstance(result, Routing):
             verify(pattern, result)
             best = result

@@ -15,7 +15,7 @@ from resolvent.analysis.hops import as_intervals, hops, reads_at_fixed_distances
 from resolvent.analysis.lower_bounds import lower_bound
 from resolvent.patterns import Lifetimes, Pattern, Stage
 from resolvent.patterns.lifetimes import Binomial
-from resolvent.patterns.strided import Strided
+from resolvent.patterns.stage import Strided
 
 Law = Callable[[float], float]
 Basis = Literal["proved", "fitted", "not defined"]

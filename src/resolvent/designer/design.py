@@ -19,9 +19,8 @@ from resolvent.designer.budget import (
     total_slots,
 )
 from resolvent.designer.candidate import Candidate
-from resolvent.designer.explain import better_than, why
+from resolvent.designer.explain import better_than, design_text, nearest_budgets, why
 from resolvent.designer.measure import settled
-from resolvent.designer.relax import nearest_budgets
 from resolvent.designer.search import Search
 from resolvent.designer.space import lines
 from resolvent.designer.structure import Shape
@@ -118,8 +117,6 @@ class Design(Sequence[Candidate]):
         return f"Design(n={self.n:,}, {self.budget}: {first}, … {len(self.frontier)} on the frontier{tried})"
 
     def __str__(self) -> str:
-        from resolvent.designer.text import design_text
-
         return design_text(self)
 
     @property

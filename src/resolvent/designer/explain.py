@@ -1,19 +1,32 @@
-"""Why a structure is on the frontier, and what the nearest better ones cost."""
+"""A design in words: why a structure is on the frontier, what better ones cost, budgets that can be met, the table."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from resolvent.analysis.frontier import fewest_hops
+from resolvent.designer.budget import Budget, forbidden, number_up
 from resolvent.designer.candidate import Better, Candidate
 from resolvent.designer.search import Search
+from resolvent.designer.structure import Shape
 from resolvent.patterns import binomial
+
+if TYPE_CHECKING:
+    from resolvent.designer.design import Design
 
 _LESS = {"max_hops": "fewer hops", "mean_hops": "fewer hops on average", "congestion": "less congestion",
          "reads": "fewer reads", "madds": "fewer multiply-adds", "slots": "a smaller cache",
          "kib": "a smaller cache"}  # fmt: skip
 _MARGIN = 0.9  # of what is better in figures that hardly differ from one to the next
+_FACTORS = (8.0, 512.0, 32768.0)  # by which limits are relaxed
+_WIDTH, _LEAST_NAMES = 80, 16
+_HEAD = ("reads", "slots", "hops\n(least)", "mean", "congestion\n(least)")
+_EXPLAINED = 3  # candidates of which it is said what better would cost
 
 
 def why(each: Candidate, above: Sequence[Candidate], compared: Sequence[str]) -> str:
@@ -97,3 +110,65 @@ def _value(each: Candidate, name: str) -> float:
 
 def _join(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def nearest_budgets(
+    budget: Budget, n: int, shape: Shape, frontier_of: Callable[[Budget], list[Candidate]]
+) -> Iterator[str]:
+    """For each limit that can be relaxed alone: the least of it that a structure was found for."""
+    for name, limit in budget.limits.items():
+        for factor in _FACTORS:
+            relaxed = replace(budget, **{name: limit * factor})
+            frontier = [] if any(forbidden(relaxed, n, shape)) else frontier_of(relaxed)
+            if frontier:
+                best = min(frontier, key=lambda each, name=name: each.figures.value(name))  # type: ignore[misc]
+                yield f"{name} ≤ {number_up(best.figures.value(name))} ({best.structure.label})"
+                break
+
+
+def design_text(design: Design, most: int = 6) -> str:
+    """The best of each kind, at most so many."""
+    shown = design.candidates[:most]
+    rows = [[cell.replace(" (", "\n(") for cell in each.cells[1:]] for each in shown]
+    widths = [max(len(line) for row in (_HEAD, *rows) for line in row[column].split("\n")) for column in range(5)]
+    names = max(_WIDTH - 4 - sum(widths) - 2 * len(widths), _LEAST_NAMES)
+    names = min(names, max(len(each.structure.label) for each in shown) + 1)
+    lines = [*_wrapped(design.title), *_wrapped(design.least_text), "", *_row("", "pattern", _HEAD, names, widths)]
+    for rank, (each, row) in enumerate(zip(shown, rows, strict=True), 1):
+        lines += _row(str(rank), each.structure.label, row, names, widths)
+    for rank, each in enumerate(shown, 1):
+        lines += ["", *_wrapped(f"{rank:>2}  {each.why}", "    ")]
+        if rank <= _EXPLAINED and each.better:
+            lines += ["    Better, and at what cost:", *(_better(str(one)) for one in each.better)]
+    return "\n".join(line.rstrip() for line in [*lines, "", *_wrapped(_summary(design, most))])
+
+
+def _row(rank: str, name: str, cells: Sequence[str], names: int, widths: Sequence[int]) -> list[str]:
+    """As many lines as the name or a cell has."""
+    columns = [textwrap.wrap(name, names, break_on_hyphens=False), *(cell.split("\n") for cell in cells)]
+    lines = []
+    for number, (first, *others) in enumerate(zip_longest(*columns, fillvalue="")):
+        numbers = "  ".join(cell.rjust(width) for cell, width in zip(others, widths, strict=True))
+        lines.append(f"{'' if number else rank:>2}  {first:<{names}}  {numbers}")
+    return lines
+
+
+def _better(text: str) -> str:
+    return "\n".join(
+        textwrap.wrap(text, _WIDTH, initial_indent="    - ", subsequent_indent="      ", break_on_hyphens=False)
+    )
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def _summary(design: Design, most: int) -> str:
+    left = f" {len(design) - most} more kinds: --json, or to_dict()." if len(design) > most else ""
+    skipped = f" Skipped, since measuring them would take long: {len(design.skipped)}." if design.skipped else ""
+    return (
+        f"The best of each kind, ranked by {design.ranked_by}.{left} {design.considered:,} structures were considered, "
+        f"{design.measured:,} measured; the others are dominated by these, most of them by proven bounds. "
+        f"{len(design.frontier):,} are on the Pareto frontier. Hops are exact; congestion is exact or between proven "
+        f"bounds. {design.sampled_text}{skipped}"
+    )

@@ -9,13 +9,12 @@ from functools import lru_cache
 from resolvent.analysis.congestion import Congestion
 from resolvent.analysis.hops import Hops, as_intervals, hops, hops_by_distance
 from resolvent.analysis.lower_bounds import NEARBY, cut_bound, interval_bound, lower_bound, path_length_bound
-from resolvent.analysis.reach import stack_hops
 from resolvent.analysis.routers import held_size, persistent_load, sweep_within
 from resolvent.analysis.routing import verify
-from resolvent.analysis.stack import stack_congestion
+from resolvent.analysis.stack import stack_congestion, stack_hops
 from resolvent.designer.structure import Structure
 from resolvent.patterns import Pattern, Stage
-from resolvent.patterns.strided import Strided
+from resolvent.patterns.stage import Strided
 
 _FEW_HOPS = 256  # up to which the lengths near n are tried, too
 _ROUTED = 2048  # tokens up to which routings are looked for

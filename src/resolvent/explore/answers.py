@@ -14,9 +14,8 @@ from resolvent.analysis.congestion import Effort, congestion
 from resolvent.analysis.figures.palette import palette
 from resolvent.analysis.frontier import fewest_hops, least_congestion
 from resolvent.analysis.growth import growth
-from resolvent.analysis.hops import as_intervals, hops, reads_at_fixed_distances
+from resolvent.analysis.hops import as_intervals, hops, paths_to, reads_at_fixed_distances
 from resolvent.analysis.lower_bounds import lower_bound
-from resolvent.analysis.paths import paths_to
 from resolvent.analysis.profile import analyze, describe
 from resolvent.errors import PatternError, SettingError, closest, shortened
 from resolvent.patterns import FAMILIES, MODIFIERS, PAPER_STRUCTURES, Pattern, Stage, pattern

@@ -5,9 +5,8 @@ from resolvent.patterns.explicit import Explicit
 from resolvent.patterns.families import FAMILIES
 from resolvent.patterns.family import Family
 from resolvent.patterns.lifetimes import Lifetimes
-from resolvent.patterns.needs import Needs, Normalize
 from resolvent.patterns.pair import Pair
-from resolvent.patterns.pattern import Pattern
+from resolvent.patterns.pattern import Needs, Normalize, Pattern
 from resolvent.patterns.spelling import (
     MODIFIERS,
     PAPER_STRUCTURES,

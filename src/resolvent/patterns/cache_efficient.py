@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from resolvent.patterns.checks import LARGEST_POSITION, require_length, require_position, require_positions
 from resolvent.patterns.pattern import Mask
-from resolvent.patterns.strided import Strided, spell
+from resolvent.patterns.stage import Strided, spell
 from resolvent.patterns.strides import Contiguous, Integers, Strides, frozen, power_of_two
 
 # An infinite sequence with bounded gaps keeps some positions for ever. Finitely many values of a function cannot prove

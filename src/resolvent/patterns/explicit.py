@@ -15,8 +15,7 @@ from resolvent.errors import PatternError
 from resolvent.patterns.checks import LARGEST_POSITION, require_length, require_position, require_positions
 from resolvent.patterns.pattern import Direct, Mask, modifiers
 from resolvent.patterns.stage import Stage
-from resolvent.patterns.strides import Integers, frozen, power_of_two
-from resolvent.patterns.value import Value
+from resolvent.patterns.strides import Integers, Value, frozen, power_of_two
 
 
 class RowReads(Value, ABC):

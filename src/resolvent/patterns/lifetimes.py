@@ -14,8 +14,7 @@ from resolvent.patterns import binomial
 from resolvent.patterns.checks import LARGEST_POSITION, require_length, require_position, require_positions
 from resolvent.patterns.pattern import Direct, Mask, modifiers
 from resolvent.patterns.stage import Stage
-from resolvent.patterns.strides import Integers
-from resolvent.patterns.value import Value
+from resolvent.patterns.strides import Integers, Value
 
 
 class Lifetime(Value, ABC):

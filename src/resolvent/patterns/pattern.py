@@ -7,6 +7,8 @@ Positions are 0-based everywhere in the public interface. The mathematics of cac
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -14,18 +16,46 @@ import numpy.typing as npt
 
 from resolvent.errors import PatternError
 from resolvent.patterns.checks import require_length
-from resolvent.patterns.needs import Needs, Normalize
-from resolvent.patterns.strides import Integers
-from resolvent.patterns.value import Value
+from resolvent.patterns.strides import Integers, Value
 
 if TYPE_CHECKING:
     from resolvent.patterns.stage import Stage
 
+Normalize = Literal["gate", "joint"]
 Direct = Literal["all", "diagonal"]
 Part = Literal["reads", "a", "b"]
 Mask = npt.NDArray[np.bool_]
 
 _LARGEST_MASK = 32_768
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The tensors of a call, and those that a decoder caches.
+
+    a      qa and ka: direct reads are weighted by scores
+    b      qb and kb: feedback is weighted by scores; a softmax over a single source is 1 whatever its score
+    gate   the share of feedback in each row
+    cached kept for later tokens: a subset of "values", "keys_a", "outputs", "keys_b" and "logs"
+    """
+
+    a: bool
+    b: bool
+    gate: bool
+    cached: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The required arguments besides x."""
+        used = {"qa": self.a, "ka": self.a, "qb": self.b, "kb": self.b, "gate": self.gate}
+        return tuple(name for name, needed in used.items() if needed)
+
+    @classmethod
+    def of_all(cls, stages: Sequence[Needs]) -> Needs:
+        """What a call needs that runs through all of these."""
+        cached = dict.fromkeys(name for each in stages for name in each.cached)
+        a, b, gate = (any(getattr(each, name) for each in stages) for name in ("a", "b", "gate"))
+        return cls(a, b, gate, tuple(cached))
 
 
 class Pattern(Value, ABC):

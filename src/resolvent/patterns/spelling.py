@@ -245,6 +245,6 @@ def _suggest(name: str, side: str) -> str:
 def _menu() -> str:
     names = ", ".join(family.signature for family in FAMILIES.values() if not family.source)
     return (
-        f"Expected one of {names}, or others that 'resolvent analyze --families' lists, with {' or '.join(MODIFIERS)} "
+        f"Expected one of {names}, or of 'resolvent analyze --families', with {' or '.join(MODIFIERS)} "
         "after it; or two as A/B."
     )

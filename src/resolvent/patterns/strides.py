@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from itertools import count, pairwise
 from typing import final
@@ -17,9 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from resolvent.errors import PatternError, is_integer
-from resolvent.patterns.expression import LARGEST_STRIDE, canonical, compile_expression
-from resolvent.patterns.expression_arrays import values_of
-from resolvent.patterns.value import Value
+from resolvent.patterns.expression import LARGEST_STRIDE, canonical, compile_expression, values_of
 
 Integers = npt.NDArray[np.int64]
 
@@ -38,6 +36,13 @@ def listing_at_most(strides: int) -> Iterator[None]:
         yield
     finally:
         _MOST_STRIDES.reset(token)
+
+
+class Value:
+    """Base of frozen dataclasses with cached properties: copies and pickles contain the fields only."""
+
+    def __getstate__(self) -> dict[str, object]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
 
 class Strides(Value, ABC):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from resolvent.patterns.cache_efficient import CacheEfficient
 from resolvent.patterns.checks import LARGEST_POSITION, require_length, require_position, require_positions
 from resolvent.patterns.pattern import Mask
-from resolvent.patterns.strided import Strided, spell
+from resolvent.patterns.stage import Strided, spell
 from resolvent.patterns.strides import Contiguous, Integers
 
 

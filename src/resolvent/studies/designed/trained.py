@@ -11,8 +11,7 @@ from itertools import groupby
 
 from resolvent.analysis.congestion import Congestion, congestion
 from resolvent.analysis.hops import Hops, hops
-from resolvent.analysis.reach import stack_hops
-from resolvent.analysis.stack import stack_congestion
+from resolvent.analysis.stack import stack_congestion, stack_hops
 from resolvent.patterns import as_pattern
 from resolvent.studies.grade import by_seed
 from resolvent.studies.table1.table import evaluation_of
