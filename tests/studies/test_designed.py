@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from resolvent.studies.designed.fits import FitPoint, fit_line
 from resolvent.studies.designed.study import DESIGN, nearest, picks
 from resolvent.studies.designed.trained import layer_label, trained
-from resolvent.studies.fit import FitPoint, fit_line
 from resolvent.studies.render import markdown
 from resolvent.studies.study import Selection
 from resolvent.studies.table1.cells import cells as table1_cells

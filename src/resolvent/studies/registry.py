@@ -6,7 +6,9 @@ from resolvent.studies.designed.study import DESIGN
 from resolvent.studies.dimension import DIMENSION
 from resolvent.studies.incontext.study import INCONTEXT
 from resolvent.studies.language.ladder import LADDER
-from resolvent.studies.language.study import LENGTH, MAMBA, NORMALIZATION, PARETO, SHARING
+from resolvent.studies.language.mamba import MAMBA
+from resolvent.studies.language.positions import LENGTH
+from resolvent.studies.language.study import NORMALIZATION, PARETO, SHARING
 from resolvent.studies.study import Study
 from resolvent.studies.table1.study import TABLE1
 

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import final
 
 from resolvent.analysis.hops import hops
+from resolvent.analysis.profile import describe
 from resolvent.designer import design
 from resolvent.patterns import PAPER_STRUCTURES, as_pattern
-from resolvent.studies.designed import tables
+from resolvent.studies.designed.fits import FIT_HEAD, fit_cells, fit_figure, fit_text, fits_of
 from resolvent.studies.designed.trained import LayerSetting, Trained, has_accuracy, layer_label, settings, trained
+from resolvent.studies.grade import better
 from resolvent.studies.grid import Cell, slug
 from resolvent.studies.study import (
     Claims,
+    Graded,
     Option,
     Selection,
     Study,
@@ -29,6 +32,7 @@ from resolvent.studies.study import (
 )
 from resolvent.studies.table1.cells import Table1Preset, preset_of, run_config
 from resolvent.studies.table1.claims import ACCURACY
+from resolvent.studies.table1.table import percent
 from resolvent.tasks import Copy, Recall, Task
 from resolvent.train.config import RunConfig
 from resolvent.train.record import Record, read_records
@@ -81,19 +85,35 @@ class DesignStudy(Study):
     def report(self, records: Sequence[Record]) -> StudyReport:
         own = _within_budget(records)
         every = trained(records, apart=True)
-        fits = tables.fits_of(every)
+        fits = fits_of(every)
         head = ("structure", "task", "slots", "hops", "congestion", "accuracy")
-        rows = tuple(tables.row(each) for each in own)
+        rows = tuple(_row(each) for each in own)
         table = TextTable(head, rows, names=2)
-        fit_table = TextTable(tables.FIT_HEAD, tuple(tables.fit_cells(*key, fit) for key, fit in fits.items()), names=2)
+        fit_table = TextTable(FIT_HEAD, tuple(fit_cells(*key, fit) for key, fit in fits.items()), names=2)
         return StudyReport(
             tables=(table, fit_table),
             brief=table,
-            captions=tuple(tables.fit_text(*key, fit) for key, fit in fits.items()),
+            captions=tuple(fit_text(*key, fit) for key, fit in fits.items()),
             notes=_notes(every, records),
-            claims=Claims("Predictions", _RULE, tables.graded(own), source="predicted"),
-            figures=(StudyFigure(_TITLE, partial(tables.fit_figure, every, fits), True, _CAPTION),),
+            claims=Claims("Predictions", _RULE, _graded(own), source="predicted"),
+            figures=(StudyFigure(_TITLE, partial(fit_figure, every, fits), True, _CAPTION),),
         )
+
+
+def _graded(own: Sequence[Trained]) -> tuple[Graded, ...]:
+    grades = []
+    for one in own:
+        for other in own:
+            if one.task == other.task and one.congestion.upper < other.congestion.lower:
+                grade = better(one.scores, other.scores, ACCURACY)
+                loads = f"{describe(one.congestion)} < {describe(other.congestion)}"
+                grades.append(Graded(f"{one.task}, congestion {loads}", f"{one.label} > {other.label}", grade))
+    return tuple(grades)
+
+
+def _row(each: Trained) -> tuple[str, ...]:
+    most = "∞" if each.hops.unreachable_pairs else f"{each.hops.max}"
+    return each.label, each.task, f"{each.slots:g}", most, describe(each.congestion), percent(each.scores)
 
 
 def picks(size: Table1Preset) -> list[LayerSetting]:

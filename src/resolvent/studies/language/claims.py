@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Literal, Protocol, final
+from typing import ClassVar, Generic, Literal, Protocol, TypeVar, final
 
 from resolvent.studies.grade import Grade, Scale, better, close, mean, no_worse
 from resolvent.studies.language.variants import Variant, name_of
@@ -23,8 +23,6 @@ _HALF, _DOUBT = 0.5, 0.1
 _MARGINAL, _SIZEABLE = 0.05, 0.1  # shares of parameters
 _SIGNS = {"better": "<", "no worse": "≤", "close": "≲"}
 
-Variants = Mapping[str, Variant]  # by name
-
 
 class Scored(Protocol):
     """Whatever has a score for each seed, larger where better."""
@@ -33,25 +31,59 @@ class Scored(Protocol):
     def scores(self) -> list[float]: ...
 
 
-Scores = Mapping[str, Scored]  # by name
+Item = TypeVar("Item", bound=Scored, contravariant=True)
 
 
 @dataclass(frozen=True)
-class Statement(ABC):
+class Statement(ABC, Generic[Item]):
     """Something that the paper says or leaves open. `str` is the comparison, `rule` how it is graded."""
 
     rule: ClassVar[str]
 
     source: str
 
+    @property
     @abstractmethod
-    def grade(self, variants: Variants) -> Grade:
-        """By its rule, from the variants that were run."""
+    def names(self) -> tuple[str, ...]:
+        """What must have been run."""
+
+    def grade(self, variants: Mapping[str, Item]) -> Grade:
+        """By its rule, from the variants that were run, by name."""
+        if any(name not in variants for name in self.names):
+            return "not run"
+        return self._grade(*(variants[name] for name in self.names))
+
+    @abstractmethod
+    def _grade(self, *run: Item) -> Grade:
+        """Of those named, all of which were run."""
+
+
+@dataclass(frozen=True)
+class OfOne(Statement[Item]):
+    """About one variant."""
+
+    name: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+
+@dataclass(frozen=True)
+class OfTwo(Statement[Item]):
+    """About one variant beside another."""
+
+    one: str
+    other: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.one, self.other
 
 
 @final
 @dataclass(frozen=True)
-class Compared(Statement):
+class Compared(OfTwo[Scored]):
     """Perplexities of two variants."""
 
     rule = (
@@ -62,21 +94,19 @@ class Compared(Statement):
         "Anything else is open."
     )
 
-    one: str
-    other: str
     relation: Literal["better", "no worse", "close"] = "better"
 
     def __str__(self) -> str:
         return f"{self.one} {_SIGNS[self.relation]} {self.other}"
 
-    def grade(self, variants: Scores) -> Grade:
-        one, other = (variants[name].scores if name in variants else [] for name in (self.one, self.other))
+    def _grade(self, *run: Scored) -> Grade:
+        one, other = (each.scores for each in run)
         return {"better": better, "no worse": no_worse, "close": close}[self.relation](one, other, PERPLEXITY)
 
 
 @final
 @dataclass(frozen=True)
-class LikeForLike(Statement):
+class LikeForLike(OfTwo[Variant]):
     """Perplexities of two variants that cost the same."""
 
     rule = (
@@ -85,22 +115,17 @@ class LikeForLike(Statement):
         "as much. Open otherwise, and whatever the seeds where caches differ, or parameters by more than 1%."
     )
 
-    one: str
-    other: str
-
     def __str__(self) -> str:
         return f"{self.one} < {self.other}"
 
-    def grade(self, variants: Variants) -> Grade:
-        if self.one not in variants or self.other not in variants:
-            return "not run"
-        one, other = variants[self.one], variants[self.other]
+    def _grade(self, *run: Variant) -> Grade:
+        one, other = run
         return better(one.scores, other.scores, PERPLEXITY) if one.is_like(other) else "open"
 
 
 @final
 @dataclass(frozen=True)
-class Most(Statement):
+class Most(OfOne[Scored]):
     """How much of the loss between two variants a third one closes, in nats."""
 
     rule = (
@@ -109,20 +134,21 @@ class Most(Statement):
         "far end is not better (<) at all."
     )
 
-    name: str
     to: str
     start: str = "first-order"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.name, self.to, self.start
 
     def __str__(self) -> str:
         return f"{self.name} goes most of the way from {self.start} to {self.to}"
 
-    def grade(self, variants: Scores) -> Grade:
-        if any(name not in variants for name in (self.name, self.to, self.start)):
-            return "not run"
-        start, to = variants[self.start].scores, variants[self.to].scores
+    def _grade(self, *run: Scored) -> Grade:
+        own, to, start = (each.scores for each in run)
         if better(to, start, PERPLEXITY) != "supported":
             return "open"
-        shares = [(score - mean(start)) / (mean(to) - mean(start)) for score in variants[self.name].scores]
+        shares = [(score - mean(start)) / (mean(to) - mean(start)) for score in own]
         doubt = _DOUBT if len(shares) == 1 else 0
         if min(shares) > _HALF + doubt:
             return "supported"
@@ -131,7 +157,7 @@ class Most(Statement):
 
 @final
 @dataclass(frozen=True)
-class Curve(Statement):
+class Curve(Statement[Scored]):
     """The best of each class is better than the best of the class before, which costs less."""
 
     rule = (
@@ -144,12 +170,19 @@ class Curve(Statement):
     def __str__(self) -> str:
         return " > ".join("/".join(names) for names in self.classes)
 
-    def grade(self, variants: Scores) -> Grade:
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for names in self.classes for name in names)
+
+    def grade(self, variants: Mapping[str, Scored]) -> Grade:
+        """One of each class is enough."""
         run = [[variants[name] for name in names if name in variants] for names in self.classes]
         if not all(run):
             return "not run"
-        best = [max(names, key=lambda variant: mean(variant.scores)) for names in run]
-        steps = [better(b.scores, a.scores, PERPLEXITY) for a, b in pairwise(best)]
+        return self._grade(*(max(names, key=lambda variant: mean(variant.scores)) for names in run))
+
+    def _grade(self, *run: Scored) -> Grade:
+        steps = [better(b.scores, a.scores, PERPLEXITY) for a, b in pairwise(run)]
         if "contradicted" in steps:
             return "contradicted"
         return "supported" if set(steps) == {"supported"} else "open"
@@ -157,31 +190,24 @@ class Curve(Statement):
 
 @final
 @dataclass(frozen=True)
-class Cheaper(Statement):
+class Cheaper(OfTwo[Variant]):
     """A cost, which is arithmetic on the pattern and the rule."""
 
     rule = "Costs are exact: supported or contradicted, whatever the seeds."
 
-    one: str
-    other: str
     what: Literal["multiply-adds", "cache"]
 
     def __str__(self) -> str:
         return f"{self.what} of {self.one} < {self.what} of {self.other}"
 
-    def grade(self, variants: Variants) -> Grade:
-        if self.one not in variants or self.other not in variants:
-            return "not run"
-        one, other = (
-            variants[name].mixing_madds if self.what == "multiply-adds" else variants[name].cache_bytes
-            for name in (self.one, self.other)
-        )
+    def _grade(self, *run: Variant) -> Grade:
+        one, other = (v.mixing_madds if self.what == "multiply-adds" else v.cache_bytes for v in run)
         return "supported" if one < other else "contradicted"
 
 
 @final
 @dataclass(frozen=True)
-class Marginal(Statement):
+class Marginal(OfTwo[Variant]):
     """How many more parameters one has than the other: exact, whatever the seeds."""
 
     rule = (
@@ -189,22 +215,18 @@ class Marginal(Statement):
         "between them."
     )
 
-    one: str
-    other: str
-
     def __str__(self) -> str:
         return f"{self.one} has few more parameters than {self.other}"
 
-    def grade(self, variants: Variants) -> Grade:
-        if self.one not in variants or self.other not in variants:
-            return "not run"
-        more = variants[self.one].parameters / variants[self.other].parameters - 1
+    def _grade(self, *run: Variant) -> Grade:
+        one, other = run
+        more = one.parameters / other.parameters - 1
         return "supported" if more <= _MARGINAL else "contradicted" if more > _SIZEABLE else "open"
 
 
 @final
 @dataclass(frozen=True)
-class Overflows(Statement):
+class Overflows(OfOne[Variant]):
     """A way to normalize that the paper's computation overflows with: ours is another one, and cannot contradict it."""
 
     rule = (
@@ -212,19 +234,16 @@ class Overflows(Statement):
         "finite loss and skipped no step; open otherwise."
     )
 
-    name: str
-
     def __str__(self) -> str:
         return f"{self.name} overflows"
 
-    def grade(self, variants: Variants) -> Grade:
-        if self.name not in variants:
-            return "not run"
-        runs = variants[self.name].runs
-        sound = all(math.isfinite(run.evaluation.loss) and not run.record.skipped_steps for run in runs)
+    def _grade(self, *run: Variant) -> Grade:
+        (own,) = run
+        sound = all(math.isfinite(each.evaluation.loss) and not each.record.skipped_steps for each in own.runs)
         return "circumvented" if sound else "open"
 
 
+TextStatement = Statement[Variant]
 _CACHE = ("exponential", "exponential+cache"), ("quadratic", "quadratic+cache")
 
 BAND = tuple(  # the paper speaks of O(1), and its figure has a band there, too, but the text compares with none
@@ -232,7 +251,7 @@ BAND = tuple(  # the paper speaks of O(1), and its figure has a band there, too,
     for pair in _CACHE
     for name in pair
 )
-PARETO: tuple[Statement, ...] = (
+PARETO: tuple[TextStatement, ...] = (
     Compared("§5.3: at O(n) the resolvent sits slightly below or matches attention", "dense", "attention", "no worse"),
     Compared("§5.3: at O(n) the resolvent wins the bracket, surpassing attention", "dense", "attention"),
     Marginal("§6: with only a marginal increase in parameters", "dense", "attention"),
@@ -255,11 +274,11 @@ PARETO: tuple[Statement, ...] = (
 )  # fmt: skip
 
 
-def pareto(_: Sequence[Variant]) -> list[Statement]:
+def pareto(_: Sequence[Variant]) -> list[TextStatement]:
     return list(PARETO)
 
 
-def sharing(variants: Sequence[Variant]) -> list[Statement]:
+def sharing(variants: Sequence[Variant]) -> list[TextStatement]:
     """For every structure in the records, and every rule that ties."""
     tied = dict.fromkeys(variant.rule for variant in variants if variant.rule.startswith("tied")) or ["tied"]
     pairs = [(name_of(structure, rule), structure) for structure in structures(variants) for rule in tied]
@@ -273,7 +292,7 @@ def sharing(variants: Sequence[Variant]) -> list[Statement]:
     ]
 
 
-def normalization(variants: Sequence[Variant]) -> list[Statement]:
+def normalization(variants: Sequence[Variant]) -> list[TextStatement]:
     """For every structure in the records."""
     helps = "appendix, parameterization: a gate that depends on the input helps, whatever the pattern of B"
     names = list(structures(variants))
@@ -291,6 +310,6 @@ def structures(variants: Sequence[Variant]) -> Iterator[str]:
     yield from dict.fromkeys(variant.structure for variant in variants)
 
 
-def rules(statements: Sequence[Statement]) -> str:
+def rules(statements: Sequence[Statement[Variant]]) -> str:
     """How statements of these kinds are graded."""
     return " ".join(dict.fromkeys(type(statement).rule for statement in statements))

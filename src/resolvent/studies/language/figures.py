@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 # What to see in each figure.
 PARETO = "Lower left is better: the line joins what nothing beats at its cost, in time or in memory."
 RULES = "A dot is a seed, a bar their mean: where dots overlap, rules are not told apart."
-LENGTH = "What stays flat right of the dotted line holds beyond the length that it was trained on."
 _MARKERS = {"attention": "s", "recurrent": "o", "cache-efficient": "D"}
 
 

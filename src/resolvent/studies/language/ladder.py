@@ -17,7 +17,7 @@ from resolvent.files import require_writable, write_text
 from resolvent.studies.grade import Grade, better
 from resolvent.studies.grid import Cell, finished
 from resolvent.studies.language import claims, lengths, table
-from resolvent.studies.language.claims import PERPLEXITY, Statement, Variants
+from resolvent.studies.language.claims import PERPLEXITY, OfOne, TextStatement
 from resolvent.studies.language.figures import bands, label_axes
 from resolvent.studies.language.presets import PRESETS
 from resolvent.studies.language.study import TextStudy
@@ -133,7 +133,7 @@ def notes(variants: Sequence[Variant]) -> list[str]:
 
 @final
 @dataclass(frozen=True)
-class UsesContext(Statement):
+class UsesContext(OfOne[Variant]):
     """The longest context against the shortest: the same model on the same targets, seed by seed."""
 
     rule = (
@@ -142,18 +142,16 @@ class UsesContext(Statement):
         "much. All else is open."
     )
 
-    name: str
-
     def __str__(self) -> str:
         return f"{self.name} uses its context"
 
-    def grade(self, variants: Variants) -> Grade:
-        runs = variants[self.name].runs if self.name in variants else ()
-        gained = [gains(run)[run.text.context] for run in runs if run.text.context in gains(run)]
+    def _grade(self, *run: Variant) -> Grade:
+        (own,) = run
+        gained = [gains(each)[own.context] for each in own.runs if own.context in gains(each)]
         return better(gained, [0.0] * len(gained), PERPLEXITY)
 
 
-def statements(variants: Sequence[Variant]) -> list[Statement]:
+def statements(variants: Sequence[Variant]) -> list[TextStatement]:
     asked = "asked, not claimed: models make use of a context that is longer than the shortest"
     return [*claims.PARETO, *(UsesContext(asked, variant.name) for variant in variants)]
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from resolvent.studies.grade import mean
-from resolvent.studies.language.claims import LikeForLike, Most, Statement
+from resolvent.studies.language.claims import LikeForLike, Most, TextStatement
+from resolvent.studies.language.figures import RULES as RULES_CAPTION
+from resolvent.studies.language.figures import rules_figure
+from resolvent.studies.language.study import TextStudy
 from resolvent.studies.language.table import Column, spread
 from resolvent.studies.language.variants import PAPER, Variant, name_of
 
@@ -32,7 +35,7 @@ RULES = (
 )
 
 
-def statements(_: Sequence[Variant]) -> list[Statement]:
+def statements(_: Sequence[Variant]) -> list[TextStatement]:
     """Each of Mamba's rules beside the paper's where gates start alike, one with 16 × the cache; then each factor.
 
     Last, states against what the paper's rule does with a cache of their size: a convolution, or more reads.
@@ -98,3 +101,21 @@ def notes(variants: Sequence[Variant]) -> list[str]:
         "split in windows that do not overlap, mean ± half the spread over seeds. Change: of the mean perplexity, "
         "against the first row."
     ]
+
+
+MAMBA = TextStudy(
+    name="mamba",
+    title="Mamba's rule at first order",
+    about="First order with the paper's rule, Mamba's and Mamba-2's, at equal parameters: the paper's ablation.",
+    page="mamba.html",
+    structures=("first-order",),
+    rules=RULES,
+    beside=((SAME_CACHE, "softmax"),),
+    columns=columns,
+    notes=notes,
+    statements=statements,
+    figure=rules_figure,
+    caption=RULES_CAPTION,
+    matched=True,
+    first_seed=10,
+)

@@ -1,29 +1,37 @@
-"""Longer contexts than models were trained on: what is graded, and structures with different rotary positions."""
+"""`study length`: longer contexts than models were trained on, with different rotary positions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from resolvent.analysis.figures.palette import INK
+from resolvent.patterns import PAPER_STRUCTURES
 from resolvent.studies.grade import Grade, no_worse
-from resolvent.studies.language.claims import MARGIN, PERPLEXITY, SINGLE, Statement, Variants
+from resolvent.studies.grid import Cell, finished
+from resolvent.studies.language import lengths
+from resolvent.studies.language.claims import MARGIN, PERPLEXITY, SINGLE, OfOne, TextStatement
 from resolvent.studies.language.figures import bands, by_position, label_axes, length_figure
-from resolvent.studies.language.table import spread
+from resolvent.studies.language.lengths import LengthPlan
+from resolvent.studies.language.study import TEXT_OPTIONS, TextStudy
+from resolvent.studies.language.table import Column, spread
 from resolvent.studies.language.variants import Variant, name_of
-from resolvent.studies.study import TextTable
+from resolvent.studies.study import Measure, Selection, TextTable
+from resolvent.train.record import Record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PLAIN = "rotary"
 _ACROSS = 3  # panels beside one another
+_CAPTION = "What stays flat right of the dotted line holds beyond the length that it was trained on."
 
 
 @final
 @dataclass(frozen=True)
-class Keeps(Statement):
+class Keeps(OfOne[Variant]):
     """The longest contexts against those of the trained length: the same models on the same targets, seed by seed."""
 
     rule = (
@@ -32,23 +40,20 @@ class Keeps(Statement):
         "is open."
     )
 
-    name: str
-
     def __str__(self) -> str:
         return f"{self.name} keeps its perplexity"
 
-    def grade(self, variants: Variants) -> Grade:
-        if self.name not in variants:
-            return "not run"
-        gains, trained = [], variants[self.name].context
-        for run in variants[self.name].runs:
-            losses = {each.context: each.loss for each in run.lengths}
+    def _grade(self, *run: Variant) -> Grade:
+        (own,) = run
+        gains, trained = [], own.context
+        for seed in own.runs:
+            losses = {each.context: each.loss for each in seed.lengths}
             if max(losses, default=0) > trained:
                 gains.append(losses[trained] - losses[max(losses)])
         return no_worse(gains, [0.0] * len(gains), PERPLEXITY)
 
 
-def statements(variants: Sequence[Variant]) -> list[Statement]:
+def statements(variants: Sequence[Variant]) -> list[TextStatement]:
     """For every variant in the records."""
     return [Keeps("asked, not claimed: models hold in longer contexts", variant.name) for variant in variants]
 
@@ -103,3 +108,65 @@ def figure(variants: Sequence[Variant]) -> Figure:
 
 def _kinds(variants: Sequence[Variant]) -> list[str]:
     return list(dict.fromkeys(variant.positions for variant in variants))
+
+
+def length_columns(variants: Sequence[Variant]) -> list[Column]:
+    def at(length: int) -> Column:
+        return Column(f"{length:,}", lambda v: spread(values, 2) if (values := v.at_length(length)) else "–")
+
+    lengths = sorted({length for variant in variants for length in variant.lengths})
+    if not any(variant.positions for variant in variants):
+        return [Column("structure", lambda v: v.name), *map(at, lengths)]
+    names = [Column("structure", lambda v: name_of(v.structure, v.rule)), Column("positions", lambda v: v.positions)]
+    return [*names, *map(at, lengths)]
+
+
+def length_notes(variants: Sequence[Variant]) -> list[str]:
+    targets = sorted({each.tokens for variant in variants for run in variant.runs for each in run.lengths})
+    what = f"the first {targets[-1]:,} tokens of the validation split" if _partly(variants) else "the validation split"
+    notes = [
+        f"Perplexity on {what} in contexts of each length; trained at {variants[0].context:,}. Every "
+        "target counts once at each length; mean ± half the spread over seeds. The paper claims nothing about lengths "
+        "beyond those trained on."
+    ]
+    if any(variant.positions for variant in variants):
+        notes.append(
+            "Positions: rotary with base 10,000 where nothing is said; behind an arrow, what the same weights were "
+            "measured with; otherwise what they were trained with. linear divides positions by the factor, ntk "
+            "stretches the base, capped takes min(i - j, within) for the distance, near turns no read beyond that."
+        )
+    return notes
+
+
+def _partly(variants: Sequence[Variant]) -> bool:
+    """Whether models were measured on less than their runs were evaluated on."""
+    return any(each.tokens < run.evaluation.tokens for v in variants for run in v.runs for each in run.lengths)
+
+
+def _in_longer_contexts(cells: Sequence[Cell], selection: Selection, _: Path) -> tuple[Measure, int]:
+    """Multiples of the trained length. What does not fit raises an error, before anything is trained."""
+    plan = LengthPlan(
+        tuple(selection.times or lengths.TIMES), tuple(selection.evaluated_ropes or ()), selection.tokens
+    )  # fmt: skip
+
+    def measure(advance: Callable[[], None]) -> list[Record]:
+        return [lengths.measured(cell, plan, advance) for cell in finished(cells)]
+
+    return measure, sum(plan.count(cell) for cell in cells)
+
+
+LENGTH = TextStudy(
+    name="length",
+    title="longer contexts than trained on",
+    about="Models in longer contexts than they were trained on: perplexity by length, and by position.",
+    page="length.html",
+    structures=tuple(PAPER_STRUCTURES),
+    columns=length_columns,
+    notes=length_notes,
+    statements=statements,
+    figure=figure,
+    caption=_CAPTION,
+    breakdown=tables,
+    measuring=_in_longer_contexts,
+    options=(*TEXT_OPTIONS, "times", "ropes", "evaluated_ropes", "tokens"),
+)

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, final
 from resolvent.errors import SettingError
 from resolvent.patterns import PAPER_STRUCTURES, pattern
 from resolvent.rules.rope import rope_label, rope_setting
-from resolvent.studies.grid import Cell, finished, folder_of, slug
-from resolvent.studies.language import claims, figures, lengths, mamba, positions, table
-from resolvent.studies.language.claims import Statement
-from resolvent.studies.language.lengths import LengthPlan
+from resolvent.studies.grid import Cell, folder_of, slug
+from resolvent.studies.language import claims, figures, lengths, table
+from resolvent.studies.language.claims import TextStatement
 from resolvent.studies.language.presets import PRESETS, preset_of, run_config, with_parameters_of
 from resolvent.studies.language.table import Column
 from resolvent.studies.language.variants import Variant, name_of, variants
@@ -51,7 +50,7 @@ _OPTIONS = {  # settings that tell the cells of a study apart
 }
 
 
-_TEXT_OPTIONS: tuple[Option, ...] = ("corpus", "rules", "first_seed", "rates", "records")
+TEXT_OPTIONS: tuple[Option, ...] = ("corpus", "rules", "first_seed", "rates", "records")
 _DEFAULT = "laptop"
 _PRESETS = ((_DEFAULT, PRESETS[_DEFAULT].about), *((name, p.about) for name, p in PRESETS.items() if name != _DEFAULT))
 
@@ -73,7 +72,7 @@ class TextStudy(Study):
     structures: tuple[str, ...]
     columns: Callable[[Sequence[Variant]], list[Column]]
     notes: Callable[[Sequence[Variant]], list[str]]
-    statements: Callable[[Sequence[Variant]], list[Statement]]
+    statements: Callable[[Sequence[Variant]], list[TextStatement]]
     figure: Callable[[Sequence[Variant]], Figure]
     caption: str  # what to see in the figure
     rules: tuple[str, ...] = ("softmax",)
@@ -83,7 +82,7 @@ class TextStudy(Study):
     matched: bool = False
     beside: tuple[tuple[str, str], ...] = ()
     first_seed: int | None = None
-    options: tuple[Option, ...] = _TEXT_OPTIONS
+    options: tuple[Option, ...] = TEXT_OPTIONS
     presets: tuple[tuple[str, str], ...] = _PRESETS
 
     def plan(self, selection: Selection) -> StudyPlan:
@@ -160,18 +159,6 @@ class TextStudy(Study):
         return Claims("What the paper says", claims.rules(statements), graded)
 
 
-def _in_longer_contexts(cells: Sequence[Cell], selection: Selection, _: Path) -> tuple[Measure, int]:
-    """Multiples of the trained length. What does not fit raises an error, before anything is trained."""
-    plan = LengthPlan(
-        tuple(selection.times or lengths.TIMES), tuple(selection.evaluated_ropes or ()), selection.tokens
-    )  # fmt: skip
-
-    def measure(advance: Callable[[], None]) -> list[Record]:
-        return [lengths.measured(cell, plan, advance) for cell in finished(cells)]
-
-    return measure, sum(plan.count(cell) for cell in cells)
-
-
 def _rates(path: Path | None, preset: str) -> Callable[[str], float | None]:
     """The learning rate of a structure in a file; None without one."""
     if path is None:
@@ -206,22 +193,6 @@ PARETO = TextStudy(
     figure=figures.pareto_figure,
     caption=figures.PARETO,
 )
-MAMBA = TextStudy(
-    name="mamba",
-    title="Mamba's rule at first order",
-    about="First order with the paper's rule, Mamba's and Mamba-2's, at equal parameters: the paper's ablation.",
-    page="mamba.html",
-    structures=("first-order",),
-    rules=mamba.RULES,
-    beside=((mamba.SAME_CACHE, "softmax"),),
-    columns=mamba.columns,
-    notes=mamba.notes,
-    statements=mamba.statements,
-    figure=figures.rules_figure,
-    caption=figures.RULES,
-    matched=True,
-    first_seed=10,
-)
 SHARING = TextStudy(
     name="sharing",
     title="A tied to B",
@@ -247,19 +218,4 @@ NORMALIZATION = TextStudy(
     statements=claims.normalization,
     figure=figures.rules_figure,
     caption=figures.RULES,
-)
-LENGTH = TextStudy(
-    name="length",
-    title="longer contexts than trained on",
-    about="Models in longer contexts than they were trained on: perplexity by length, and by position.",
-    page="length.html",
-    structures=tuple(PAPER_STRUCTURES),
-    columns=table.length_columns,
-    notes=table.length_notes,
-    statements=positions.statements,
-    figure=positions.figure,
-    caption=figures.LENGTH,
-    breakdown=positions.tables,
-    measuring=_in_longer_contexts,
-    options=(*_TEXT_OPTIONS, "times", "ropes", "evaluated_ropes", "tokens"),
 )

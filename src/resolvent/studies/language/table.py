@@ -8,7 +8,7 @@ from pathlib import Path
 
 from resolvent.studies.grade import mean
 from resolvent.studies.language import figures
-from resolvent.studies.language.variants import PAPER, Variant, name_of
+from resolvent.studies.language.variants import PAPER, Variant
 from resolvent.studies.study import TextTable
 
 _SOURCE = (
@@ -102,17 +102,6 @@ def rule_columns(variants: Sequence[Variant]) -> list[Column]:
     return [*names, *_results(variants, rules=True), Column("change", change)]
 
 
-def length_columns(variants: Sequence[Variant]) -> list[Column]:
-    def at(length: int) -> Column:
-        return Column(f"{length:,}", lambda v: spread(values, 2) if (values := v.at_length(length)) else "–")
-
-    lengths = sorted({length for variant in variants for length in variant.lengths})
-    if not any(variant.positions for variant in variants):
-        return [Column("structure", lambda v: v.name), *map(at, lengths)]
-    names = [Column("structure", lambda v: name_of(v.structure, v.rule)), Column("positions", lambda v: v.positions)]
-    return [*names, *map(at, lengths)]
-
-
 _COLUMNS = (
     "Mixing: multiply-adds per token along the sequence, forward, in all layers, mean over the context. Cache: of all "
     "layers for one sequence as long as the context, float32. ms per 1k tokens: training time of the quickest seed. "
@@ -132,25 +121,3 @@ def pareto_notes(variants: Sequence[Variant]) -> list[str]:
 
 def rule_notes(_: Sequence[Variant]) -> list[str]:
     return [f"{_COLUMNS} Change: of the mean perplexity, against the first rule of the structure."]
-
-
-def length_notes(variants: Sequence[Variant]) -> list[str]:
-    targets = sorted({each.tokens for variant in variants for run in variant.runs for each in run.lengths})
-    what = f"the first {targets[-1]:,} tokens of the validation split" if _partly(variants) else "the validation split"
-    notes = [
-        f"Perplexity on {what} in contexts of each length; trained at {variants[0].context:,}. Every "
-        "target counts once at each length; mean ± half the spread over seeds. The paper claims nothing about lengths "
-        "beyond those trained on."
-    ]
-    if any(variant.positions for variant in variants):
-        notes.append(
-            "Positions: rotary with base 10,000 where nothing is said; behind an arrow, what the same weights were "
-            "measured with; otherwise what they were trained with. linear divides positions by the factor, ntk "
-            "stretches the base, capped takes min(i - j, within) for the distance, near turns no read beyond that."
-        )
-    return notes
-
-
-def _partly(variants: Sequence[Variant]) -> bool:
-    """Whether models were measured on less than their runs were evaluated on."""
-    return any(each.tokens < run.evaluation.tokens for v in variants for run in v.runs for each in run.lengths)
