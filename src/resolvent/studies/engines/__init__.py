@@ -1,7 +1,7 @@
 """Where the cells of a study run: processes here, tasks on a Ray cluster, or jobs on a SLURM cluster.
 
-All three start the same process on a cell's folder (`process`), so that records do not depend on the engine. A new
-engine is a module with a function `from_options`, and an entry in `ENGINES`.
+All three start the same process on a cell's folder, so that records do not depend on the engine. A new engine is a
+module with a function `from_options`, and an entry in `ENGINES`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 
 from resolvent.errors import SettingError, closest
-from resolvent.studies.engines.engine import Engine, Job
+from resolvent.studies.engines.engine import LOG, Engine, Job
 from resolvent.studies.engines.local import LocalEngine
-from resolvent.studies.engines.process import LOG
 
 ENGINES = {"local": "local", "ray": "on_ray", "slurm": "on_slurm"}  # modules, imported when asked for
 

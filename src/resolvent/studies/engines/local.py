@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
-from resolvent.studies.engines.engine import Engine, Job, check_options
-from resolvent.studies.engines.process import start_process
+from resolvent.studies.engines.engine import Engine, Job, check_options, start_process
 
 
 @final

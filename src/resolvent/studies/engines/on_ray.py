@@ -14,8 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, final
 
 from resolvent.errors import SettingError
-from resolvent.studies.engines.engine import Engine, Job, check_options
-from resolvent.studies.engines.process import note, run_process
+from resolvent.studies.engines.engine import Engine, Job, check_options, note, run_process
 
 if TYPE_CHECKING:
     from ray import ObjectRef

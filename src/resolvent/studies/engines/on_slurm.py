@@ -15,8 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, final
 
 from resolvent.errors import SettingError
-from resolvent.studies.engines.engine import Engine, Job
-from resolvent.studies.engines.process import LOG, note, run_process
+from resolvent.studies.engines.engine import LOG, Engine, Job, note, run_process
 from resolvent.train import record
 
 if TYPE_CHECKING:
