@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import glob
 import os
@@ -203,6 +204,21 @@ def is_locked(folder: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def closest_path(path: Path) -> str:
+    """` Did you mean 'x'?` for a path that does not exist: a name like it beside it, or in the folder `runs`."""
+    parent = next(folder for folder in (path.parent, *path.parents) if folder.is_dir())
+    name, *rest = path.relative_to(parent).parts
+    beside = {str(parent / other.name): other.name for other in parent.iterdir()}
+    runs = Path("runs")
+    if len(path.parts) == 1 and runs.is_dir():
+        beside |= {str(runs / other.name): other.name for other in runs.iterdir()}
+    matches = difflib.get_close_matches(name, beside.values(), n=1)
+    if not matches:
+        return ""
+    found = next(Path(full) for full, other in beside.items() if other == matches[0])
+    return f" Did you mean '{found.joinpath(*rest) if found.joinpath(*rest).exists() else found}'?"
 
 
 def fsync_folder(folder: Path) -> None:

@@ -16,7 +16,7 @@ from resolvent.text import prepare, train_tokenizer
 from resolvent.train import Progress, RunConfig, TrainConfig, train
 from resolvent.train.model_source import open_model
 from tests.small_runs import WORDS
-from tests.train.test_train import KilledError
+from tests.train.test_train import KilledError, config
 
 PROMPT = "the cat"
 
@@ -31,16 +31,16 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         name = str(train_tokenizer(folder / "words.txt", folder / "bpe.json", 300).path)
     text = Text(str(prepare([folder / "words.txt"], folder / "corpus", name).folder), 16).prepared()
     model = ModelConfig(vocab_size=text.vocab_size, layers=2, dim=16, heads=2, pattern="quadratic")
-    config = RunConfig(model, text, TrainConfig(steps=4, warmup=1, batch=2, eval_every=4, eval_batches=1,
+    settings = RunConfig(model, text, TrainConfig(steps=4, warmup=1, batch=2, eval_every=4, eval_batches=1,
                                                 checkpoint_every=2, solved=None))  # fmt: skip
 
     def kill(p: Progress) -> None:
         if p.step == 3:
             raise KilledError
 
-    train(config, folder / "run")
+    train(settings, folder / "run")
     with pytest.raises(KilledError):
-        train(config, folder / "cut", kill)
+        train(settings, folder / "cut", kill)
     return folder / "run"
 
 
@@ -107,3 +107,63 @@ def test_what_is_not_a_model(tmp_path: Path) -> None:
     assert "interrupted before its first checkpoint" in error_of("generate", str(tmp_path))
     LanguageModel.seeded(ModelConfig(vocab_size=1000, layers=1, dim=8, heads=1), 0).save(tmp_path / "model")
     assert "is unknown: expected --tokenizer" in error_of("generate", str(tmp_path / "model"))
+
+
+def test_a_folder_of_transformers_is_read(tmp_path: Path) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from resolvent.hf import from_language_model
+    from resolvent.hf.tokenizer import fast_tokenizer
+
+    model = LanguageModel.seeded(ModelConfig(vocab_size=257, layers=1, dim=8, heads=1), 0)
+    from_language_model(model).save_pretrained(tmp_path / "saved")
+    fast_tokenizer("bytes").save_pretrained(tmp_path / "saved")
+    model.save(tmp_path / "ours")
+    (tmp_path / "words.txt").write_text("so they say, and so it was\n" * 60)
+    corpus = str(prepare([tmp_path / "words.txt"], tmp_path / "corpus", "bytes").folder)
+    for arguments in (("generate", "--temperature", "0", "--tokens", "4"), ("evaluate", "--corpus", corpus)):
+        command, *options = arguments
+        results = [json.loads(output(command, str(tmp_path / name), *options, "--json")) for name in ("saved", "ours")]
+        for result in results:
+            result.pop("seconds", None)
+        assert results[0] == results[1]
+    assert open_model(tmp_path / "saved").config == model.config
+    listed = CliRunner().invoke(app, ["runs", str(tmp_path / "saved")])
+    assert "saved is a saved model, and not a run: 'resolvent evaluate' and 'resolvent generate' take" in listed.stderr
+    GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=4, n_head=1, vocab_size=9)).save_pretrained(tmp_path / "gpt2")
+    assert "of type 'gpt2': expected one of ours" in error_of("generate", str(tmp_path / "gpt2"))
+
+
+def test_a_run_on_a_task_shows_the_answers_of_its_model(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(config(), run)
+    lines = output("generate", str(run)).splitlines()
+    assert lines[0].startswith("A sequence of the task copy; below it the expected answers, and below those the model")
+    tokens, expected, answers = (line.split() for line in lines[2:5])
+    assert tokens[1:8] == expected
+    right = sum(a == b for a, b in zip(expected, answers, strict=True))
+    assert lines[-1] == f"{right} of 7 correct"
+    content = json.loads(output("generate", str(run), "--json"))
+    assert content["correct"] == right
+    model, batch = open_model(run).load(), torch.tensor([content["tokens"]])
+    assert model(batch)[0, 8:].argmax(-1).tolist() == content["answers"][8:]
+    assert f"'resolvent runs inspect {run / 'model'} --tokens 1,2,3', which takes" in error_of(
+        "runs", "inspect", str(run)
+    )
+    output("runs", "inspect", str(run), "--tokens", "1,2,3")
+
+
+def test_the_closest_path_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs" / "copy-small-dense-seed0").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for command, path in (
+        ("generate", "runs/copy-smal-dense-seed0"),
+        ("evaluate", "copy-small-dense-seed0"),
+        ("generate", "run/copy-small-dense-seed0"),
+    ):
+        options = ("--corpus", "corpus") if command == "evaluate" else ()
+        assert error_of(command, path, *options).endswith("not exist. Did you mean 'runs/copy-small-dense-seed0'?")
+    assert error_of("generate", "nothing/like/it").endswith("which does not exist.")
+    assert error_of("runs", "run").endswith("Did you mean 'runs'?")
+    both = ("runs/copy-small-dense-seed0", "runs/copy-small-dense-seed1")
+    assert error_of("runs", "compare", *both[::-1]).endswith("Did you mean 'runs/copy-small-dense-seed0'?")

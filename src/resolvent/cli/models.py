@@ -16,13 +16,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from resolvent.batch import IGNORED
 from resolvent.cli.shared import AsJson, app, parse_length, progress, say_written
 from resolvent.errors import SettingError
-from resolvent.tasks import Text
+from resolvent.tasks import Synthetic, Text
+from resolvent.tasks.synthetic import HELD_OUT
 
 if TYPE_CHECKING:
     from resolvent.hf.evaluate import Results
+    from resolvent.model import LanguageModel
     from resolvent.text import Tokenizer
+
+_SHOWN_SIZE = 7  # symbols, or pairs, of the sequence that `generate` shows of a task
 
 RunFolder = Annotated[
     Path, typer.Argument(metavar="MODEL", help="Folder of a run or of a saved model, or a checkpoint of a run.")
@@ -55,11 +60,15 @@ def generate_text(
     tokenizer: TokenizerName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Generate text from a prompt."""
+    """Generate text from a prompt; for a run on copy, recall or multihop, show its answers to a sequence."""
     from resolvent.train.model_source import open_model
     from resolvent.train.processes import default_device
 
     trained = open_model(run)
+    task = None if trained.run is None else trained.run.task
+    if isinstance(task, Synthetic) and tokenizer is None:
+        _show_answers(trained.load().to(default_device()), task, as_json=as_json)
+        return
     vocabulary = trained.tokenizer(tokenizer)
     model = trained.load().to(default_device())
     encoded = vocabulary.encode(prompt).tolist()
@@ -90,6 +99,24 @@ def generate_text(
     else:
         speed = f"{len(generated) / seconds:,.0f} tokens/s"
         print(f"{len(generated):,} tokens, {speed}, cache of {cache:,} bytes", file=sys.stderr)
+
+
+def _show_answers(model: LanguageModel, task: Synthetic, *, as_json: bool) -> None:
+    """A sequence that was not trained on, of a size that fits a terminal, with the model's answers."""
+    from resolvent.train.accuracy import answers
+
+    least, most = task.sizes(1)
+    batch = task.batch(HELD_OUT, 0, 1, size=max(least, min(most, _SHOWN_SIZE)))
+    given, scored = answers(model, batch), batch.targets != IGNORED
+    right, count = int((given == batch.targets)[scored].sum()), int(scored.sum())
+    if as_json:
+        rows = {"tokens": batch.tokens, "expected": batch.targets, "answers": given}
+        plain = {name: row[0].tolist() for name, row in rows.items()}
+        print(json.dumps({"task": task.name, **plain, "correct": right, "scored": count}, indent=2))
+        return
+    print(f"A sequence of the task {task.name}; below it the expected answers, and below those the model's:\n")
+    print(task.draw(batch, given))
+    print(f"\n{right} of {count} correct")
 
 
 def _printed(tokens: Iterable[int], vocabulary: Tokenizer, *, quiet: bool) -> list[int]:

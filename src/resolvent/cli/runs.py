@@ -63,7 +63,7 @@ def list_runs(
 ) -> None:
     """List runs: what each is, how far it is and how well it does."""
     from resolvent.report.runs import list_table
-    from resolvent.train.runs import RunFilter, find_runs
+    from resolvent.train.runs import RunFilter, find_runs, why_empty
 
     pairs = dict(map(_pair, settings or []))
     all_runs = find_runs(folder, lambda problem: print(problem, file=sys.stderr))
@@ -73,7 +73,7 @@ def list_runs(
     elif selected:
         _console().print(list_table(selected, time.time()))
     else:
-        print(f"no such runs in {folder}", file=sys.stderr)
+        print(f"no such runs in {folder}" if all_runs else why_empty(folder), file=sys.stderr)
 
 
 @runs.command("compare")

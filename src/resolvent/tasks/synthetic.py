@@ -87,15 +87,17 @@ class Synthetic(Task):
 
     def sample(self, seed: int = 0, size: int | None = None) -> str:
         """One sequence drawn: its tokens, and below each the answer that is expected there."""
-        batch = self.batch(seed, 0, 1, size=size)
-        cells = [
-            (self.word(token), "" if target == IGNORED else self.word(target))
-            for token, target in zip(batch.tokens[0].tolist(), batch.targets[0].tolist(), strict=True)
-        ]
-        lines, width = [], max(len(word) for pair in cells for word in pair) + 1
-        for begin in range(0, len(cells), 16):
-            for row in (0, 1):
-                lines.append("".join(pair[row].rjust(width) for pair in cells[begin : begin + 16]).rstrip())
+        return self.draw(self.batch(seed, 0, 1, size=size))
+
+    def draw(self, batch: Batch, answers: Tokens | None = None) -> str:
+        """The first sequence of a batch: its tokens, and below each the answer that is expected, and the one given."""
+        targets = batch.targets[0].tolist()
+        rows = [[self.word(token) for token in batch.tokens[0].tolist()]]
+        for row in (targets, *([] if answers is None else [answers[0].tolist()])):
+            rows.append(["" if t == IGNORED else self.word(each) for t, each in zip(targets, row, strict=True)])
+        lines, width = [], max(len(word) for row in rows for word in row) + 1
+        for begin in range(0, len(targets), 16):
+            lines += ["".join(word.rjust(width) for word in row[begin : begin + 16]).rstrip() for row in rows]
         return "\n".join(lines)
 
 

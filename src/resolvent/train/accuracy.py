@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from resolvent.batch import IGNORED, Batch
+from resolvent.batch import IGNORED, Batch, Tokens
 from resolvent.model import LanguageModel
 from resolvent.train.evaluations import AccuracyEvaluation, Slice
 from resolvent.train.precision import autocast
@@ -47,6 +47,15 @@ def accuracy(
         tokens=len(tokens),
         slices={name: _slices(np.concatenate(each), tokens, name in _ONE_BY_ONE) for name, each in keys.items()},
     )
+
+
+@torch.no_grad()
+def answers(model: LanguageModel, batch: Batch) -> Tokens:
+    """(B, N): the likeliest token at each scored position; `IGNORED` elsewhere."""
+    model.eval()
+    tokens = torch.from_numpy(batch.tokens).to(model.embedding.weight.device)
+    guesses: Tokens = model(tokens).argmax(-1).cpu().numpy()
+    return np.where(batch.targets == IGNORED, IGNORED, guesses)
 
 
 def _correct(

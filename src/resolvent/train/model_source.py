@@ -6,6 +6,7 @@ training: the settings of the run, and the tokenizer of its text.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 import torch
 
 from resolvent.errors import SettingError
+from resolvent.fields import as_mapping
+from resolvent.files import closest_path
 from resolvent.model import LanguageModel, ModelConfig, saving
 from resolvent.tasks import Text
 from resolvent.tensor_files import differences, sha256_of
@@ -22,6 +25,7 @@ from resolvent.train import checkpoint, metrics, record
 from resolvent.train.config import RunConfig, TrainConfig
 from resolvent.train.processes import SINGLE
 from resolvent.train.record import Record
+from resolvent.untrusted import read as read_json
 
 MODEL = "model"  # the folder of a finished run's model, within that of the run
 _MOST_BYTE_TOKENS = 300  # a vocabulary of bytes, and some tokens beside
@@ -58,7 +62,7 @@ class ModelSource:
         if self.run is not None and self.text is None:
             raise SettingError(
                 f"{self.path} was trained on {self.run.task.name}, whose tokens are not text: expected --tokenizer, "
-                "or 'resolvent runs inspect' with --tokens."
+                f"or 'resolvent runs inspect {self.path} --tokens 1,2,3', which takes token ids."
             )
         if self.text is not None and self.text.tokenizer:
             return stored_tokenizer(self.text.tokenizer, *self.folders)
@@ -102,12 +106,13 @@ def open_model(path: str | Path) -> ModelSource:
         return ModelSource(latest.path, config.model, sha256_of(latest.path), lambda: _of_checkpoint(run, config.model),
                            config, (run,))  # fmt: skip
     if _is_model(path):
-        return _saved_model(path, path)
+        return _of_transformers(path) if _kind_of_transformers(path) else _saved_model(path, path)
     if (path / metrics.FILE).is_file():
         raise SettingError(f"{path} has no model yet: it was interrupted before its first checkpoint. Train it again.")
     state = "has none of them in it" if path.is_dir() else "is none of them" if path.exists() else "does not exist"
     raise SettingError(
         f"expected the folder of a run or of a saved model, or a {checkpoint.FILE}, got {path}, which {state}."
+        f"{'' if path.exists() else closest_path(path)}"
     )
 
 
@@ -119,6 +124,30 @@ def _saved_model(folder: Path, run: Path) -> ModelSource:
     saved, path = saving.read(folder), run / record.FILE
     trained = Record.read(path).config if path.is_file() else None
     return ModelSource(folder, saved.config, saved.sha256, lambda: LanguageModel.load(folder), trained, (folder, run))
+
+
+def _kind_of_transformers(folder: Path) -> str:
+    """The type of the model that transformers saved in a folder; empty if it is a model of another library."""
+    try:
+        kind = as_mapping(read_json(folder / saving.CONFIG), saving.CONFIG).get("model_type")
+    except ValueError:  # damaged, which those who read all of it say better
+        return ""
+    return kind if isinstance(kind, str) else ""
+
+
+def _of_transformers(folder: Path) -> ModelSource:
+    kind = _kind_of_transformers(folder)
+    if kind != "resolvent":
+        raise SettingError(
+            f"{folder} has a model of transformers of type '{kind}': expected one of ours, as ResolventForCausalLM or "
+            "'resolvent convert' saves it. 'resolvent evaluate --tasks' takes any of transformers."
+        )
+    from resolvent.hf.config import ResolventConfig
+    from resolvent.hf.convert import load, to_language_model
+
+    config = ResolventConfig.from_pretrained(folder, local_files_only=True).model_config
+    digest = hashlib.sha256("".join(map(sha256_of, sorted(folder.glob("*.safetensors")))).encode()).hexdigest()
+    return ModelSource(folder, config, digest, lambda: to_language_model(load(folder)), None, (folder,))
 
 
 def _in_file(path: Path) -> ModelSource:

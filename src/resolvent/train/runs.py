@@ -18,7 +18,7 @@ from typing import Literal, final, get_args
 
 from resolvent.errors import SettingError, closest
 from resolvent.fields import as_mapping
-from resolvent.files import is_locked
+from resolvent.files import closest_path, is_locked
 from resolvent.patterns import as_pattern
 from resolvent.tasks import Measure
 from resolvent.tensor_files import read_header
@@ -107,6 +107,7 @@ def find_runs(folder: Path, on_problem: Callable[[str], None] = lambda _: None) 
     if not folder.is_dir():
         raise SettingError(
             f"there is no folder {folder}: expected one with runs in it, as 'resolvent train' leaves them."
+            f"{closest_path(folder)}"
         )
     runs = []
     for path in _run_folders(folder):
@@ -117,10 +118,21 @@ def find_runs(folder: Path, on_problem: Callable[[str], None] = lambda _: None) 
     return sorted(runs, key=lambda run: run.name)
 
 
+def why_empty(folder: Path) -> str:
+    """What to say of a folder without runs: it may be that of a model."""
+    if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
+        return f"{folder} is a saved model, and not a run: 'resolvent evaluate' and 'resolvent generate' take it."
+    return f"there are no runs in {folder}: 'resolvent train' leaves them."
+
+
 def read_run(folder: Path, name: str | None = None) -> Run:
     """The run in a folder."""
     if not any((folder / mark).exists() for mark in _MARKS):
-        raise SettingError(f"{folder} is not the folder of a run: expected {', '.join(_MARKS)}, or one of them.")
+        problem = "is not the folder of a run" if folder.exists() else "does not exist"
+        raise SettingError(
+            f"{folder} {problem}: expected {', '.join(_MARKS)}, or one of them."
+            f"{'' if folder.exists() else closest_path(folder)}"
+        )
     finished = Record.read(folder / record.FILE) if (folder / record.FILE).exists() else None
     config = _config(folder) if finished is None else finished.config
     state: RunState = "running" if is_locked(folder) else "finished" if finished is not None else "interrupted"
