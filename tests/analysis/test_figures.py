@@ -12,14 +12,11 @@ import resolvent as rv
 from resolvent.analysis.figures import labels, palette, panels
 from resolvent.report.figures import save
 
-PAGES = [*rv.PAPER_STRUCTURES, "local:1", "stride:3*k+2+cache"]
-SHORT = ["attention", "first-order", "local:1", "quadratic+cache"]  # of each kind of panel one
+PAGES = ["attention", "local:1", "exponential", "quadratic+cache", "local:4/exponential"]  # of each kind of panel one
 
 
-@pytest.mark.parametrize(("spec", "n"), [
-    *((spec, 40) for spec in PAGES), *((spec, 1) for spec in SHORT),
-    *(pytest.param(spec, 1, marks=pytest.mark.slow) for spec in PAGES if spec not in SHORT),
-])  # fmt: skip
+@pytest.mark.parametrize("spec", PAGES)
+@pytest.mark.parametrize("n", [1, 40])
 def test_profile_page(spec: str, n: int, tmp_path: Path) -> None:
     written = save(rv.analyze(spec, n).plot(), tmp_path / "deep" / "page.png")
     assert written.stat().st_size > 10_000

@@ -101,22 +101,17 @@ def test_cache_efficient_exponential_follows_low_bits() -> None:
             assert matrix[i - 1, j - 1] == 1 + steps
 
 
-@pytest.mark.parametrize("n", [*range(4, 200), 1000, 1024, 1025, 4096, 65_536])
-def test_cache_efficient_exponential_bound_is_tight_from_four_tokens_on(n: int) -> None:
-    assert hops(rv.pattern("exponential+cache"), n).max == 1 + math.ceil(math.log2(n / 3))
-
-
 def test_cache_efficient_quadratic_loses_the_four() -> None:
     """It grows, but with the logarithm of the logarithm."""
     most = [hops(rv.pattern("quadratic+cache"), 2**t).max for t in range(4, 23)]
     assert most == [3, 4, 5, 5, 5, 5, 6, 6, 6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7]
 
 
-@pytest.mark.parametrize("n", [1, 2, 9, 100])
-@pytest.mark.parametrize("k", [1, 3, 8])
-def test_banded(n: int, k: int) -> None:
-    assert hops(rv.pattern(f"order:{k}"), n).max == math.ceil((n - 1) / k)
-    assert hops(rv.pattern("first-order"), n).max == n - 1
+def test_banded() -> None:
+    for k in [1, 3, 8]:
+        for n in [1, 2, 9, 100]:
+            assert hops(rv.pattern(f"order:{k}"), n).max == math.ceil((n - 1) / k)
+            assert hops(rv.pattern("first-order"), n).max == n - 1
 
 
 def test_matrix_refuses_what_cannot_be_drawn() -> None:

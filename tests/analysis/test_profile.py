@@ -38,17 +38,17 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize("spec", rv.PAPER_STRUCTURES)
-@pytest.mark.parametrize("n", [1, 2, 16, 64, 128, 256])
-def test_figures_are_counts(spec: str, n: int) -> None:
-    p, profile = rv.pattern(spec), rv.analyze(spec, n)
-    assert profile.nnz_a == p.mask(n, "a").sum()
-    assert profile.nnz_b == p.mask(n, "b").sum()
-    rows = p.mask(n).sum(axis=1)
-    assert profile.reads_per_token.max == rows.max() == p.widest_row(n)
-    assert profile.reads_per_token.mean == pytest.approx(rows.mean(), rel=1e-12)
-    used = {p.slot(j) for j in range(n - 1)} - {-1}
-    assert used == set(range(profile.cache_slots))
+def test_figures_are_counts() -> None:
+    for n in [1, 2, 16, 256]:
+        for spec in rv.PAPER_STRUCTURES:
+            p, profile = rv.pattern(spec), rv.analyze(spec, n)
+            assert profile.nnz_a == p.mask(n, "a").sum()
+            assert profile.nnz_b == p.mask(n, "b").sum()
+            rows = p.mask(n).sum(axis=1)
+            assert profile.reads_per_token.max == rows.max() == p.widest_row(n)
+            assert profile.reads_per_token.mean == pytest.approx(rows.mean(), rel=1e-12)
+            used = {p.slot(j) for j in range(n - 1)} - {-1}
+            assert used == set(range(profile.cache_slots))
 
 
 @pytest.mark.parametrize("spec", rv.PAPER_STRUCTURES)
@@ -111,9 +111,8 @@ def test_growth_is_read_off_the_numbers(spec: str) -> None:
     assert (law.reads_per_token, law.cache_slots, law.max_hops, law.congestion) == LAWS[spec]
 
 
-@pytest.mark.parametrize(
-    ("name", "law"),
-    [
+def test_growth_class() -> None:
+    for name, law in [
         ("O(1)", lambda _: 5),
         ("O(log log n)", lambda n: 3 + 4 * math.log2(math.log2(n))),
         ("O(log n)", lambda n: 2 * math.log2(n) - 3),
@@ -122,14 +121,12 @@ def test_growth_is_read_off_the_numbers(spec: str) -> None:
         ("O(n / log n)", lambda n: n / math.log2(n)),
         ("O(n)", lambda n: n / 8 + 1),
         ("infinite", lambda n: math.inf if n > 1000 else 1),
-    ],
-)
-def test_growth_class(name: str, law: object) -> None:
-    sizes = [2**t for t in range(8, 20)]
-    values = [law(n) for n in sizes]
-    assert growth_class(sizes, values) == name
-    if name != "infinite":
-        assert growth_class(sizes, [round(value) for value in values]) == name  # as integers, too
+    ]:
+        sizes = [2**t for t in range(8, 20)]
+        values = [law(n) for n in sizes]
+        assert growth_class(sizes, values) == name
+        if name != "infinite":
+            assert growth_class(sizes, [round(value) for value in values]) == name  # as integers, too
 
 
 def test_growth_class_needs_enough_sizes() -> None:
@@ -137,27 +134,29 @@ def test_growth_class_needs_enough_sizes() -> None:
         growth_class([1, 2, 4], [1, 2, 3])
 
 
-@pytest.mark.parametrize("spec", rv.PAPER_STRUCTURES)
-def test_cost_by_counting(spec: str) -> None:
+def test_cost_by_counting() -> None:
     """Walk the rows and count the products of length D that a layer would make."""
-    p, n, heads, dim = rv.pattern(spec), 50, 3, 8
-    entries = 0
-    for i in range(n):
-        entries += 1 + (p.reads(i) if p.direct == "all" else 0) + (p.reads(i) if p.recurrent else 0)
-    c = cost(p, n, heads=heads, head_dim=dim)
-    assert c.forward_madds_per_token == pytest.approx(entries * 2 * heads * dim / n)
-    assert c.training_madds_per_token == pytest.approx(entries * 7 * heads * dim / n)
-    vectors = {"first-order": 1, "attention": 2, "local:8": 2}.get(spec, 4)  # x and k_a, y and k_b; one entry: no key
-    assert c.cache_bytes == p.slots(n) * vectors * heads * dim * 4
-    reads = sum(p.reads(i) for i in range(n)) / n
-    assert c.decode_bytes_read_per_token == pytest.approx(reads * vectors * heads * dim * 4)
-    last = 1 + (p.reads(n - 1) if p.direct == "all" else 0) + (p.reads(n - 1) if p.recurrent else 0)
-    assert c.decode_madds_last_token == 2 * heads * dim * last
-    # The paper's way: scores of A and B, A x, and half a square for the triangular solve.
-    assert c.dense_solve_madds_per_token == heads * dim * (3.5 * n if p.recurrent else 2 * n)
-    # Kept for the backward pass: x, y and a query, a key and two numbers of a softmax per side, and the gate.
-    sides = {"first-order": 0, "attention": 1, "local:8": 1}.get(spec, 2)
-    assert c.training_bytes_per_token == 4 * heads * (2 * dim + sides * (2 * dim + 2) + p.recurrent)
+    for spec in rv.PAPER_STRUCTURES:
+        p, n, heads, dim = rv.pattern(spec), 50, 3, 8
+        entries = 0
+        for i in range(n):
+            entries += 1 + (p.reads(i) if p.direct == "all" else 0) + (p.reads(i) if p.recurrent else 0)
+        c = cost(p, n, heads=heads, head_dim=dim)
+        assert c.forward_madds_per_token == pytest.approx(entries * 2 * heads * dim / n)
+        assert c.training_madds_per_token == pytest.approx(entries * 7 * heads * dim / n)
+        vectors = {"first-order": 1, "attention": 2, "local:8": 2}.get(
+            spec, 4
+        )  # x and k_a, y and k_b; one entry: no key
+        assert c.cache_bytes == p.slots(n) * vectors * heads * dim * 4
+        reads = sum(p.reads(i) for i in range(n)) / n
+        assert c.decode_bytes_read_per_token == pytest.approx(reads * vectors * heads * dim * 4)
+        last = 1 + (p.reads(n - 1) if p.direct == "all" else 0) + (p.reads(n - 1) if p.recurrent else 0)
+        assert c.decode_madds_last_token == 2 * heads * dim * last
+        # The paper's way: scores of A and B, A x, and half a square for the triangular solve.
+        assert c.dense_solve_madds_per_token == heads * dim * (3.5 * n if p.recurrent else 2 * n)
+        # Kept for the backward pass: x, y and a query, a key and two numbers of a softmax per side, and the gate.
+        sides = {"first-order": 0, "attention": 1, "local:8": 1}.get(spec, 2)
+        assert c.training_bytes_per_token == 4 * heads * (2 * dim + sides * (2 * dim + 2) + p.recurrent)
 
 
 def test_cost_scales_with_the_layer() -> None:

@@ -142,22 +142,20 @@ def test_mixed_layers_take_the_whole_cache() -> None:
     assert sum(count for layer in found[0].structure.layers for count, _ in layer) == 4
 
 
-@pytest.mark.parametrize(
-    "names", [("order:3", "binomial:2,lazy"), ("fenwick", "local:4"), ("first-order", "exponential+cache")]
-)
-@pytest.mark.parametrize("layers", [1, 2])
-def test_bounds_hold_for_mixes(names: tuple[str, str], layers: int) -> None:
+def test_bounds_hold_for_mixes() -> None:
     """Closed forms against breadth-first search through layers whose paths stay in a head."""
-    n, shape = 24, Shape(layers, 2, 4)
-    structure = Structure((tuple((1, rv.pattern(name)) for name in names),) * layers)
-    least = least_of(structure, n, shape)
-    matrix = stack_by_search([[rv.pattern(name) for name in names]] * layers, n)
-    pairs = [matrix[j].get(i, math.inf) for j in range(n) for i in range(j + 1, n)]
-    assert least.max_hops <= max(pairs)
-    assert least.mean_hops <= sum(pairs) / len(pairs)
-    within = least_within(Budget(slots=structure.slots(n, shape)), n, shape)
-    assert within.max_hops <= least.max_hops
-    assert within.congestion <= least.congestion
+    for layers in [1, 2]:
+        for names in [("order:3", "binomial:2,lazy"), ("fenwick", "local:4"), ("first-order", "exponential+cache")]:
+            n, shape = 24, Shape(layers, 2, 4)
+            structure = Structure((tuple((1, rv.pattern(name)) for name in names),) * layers)
+            least = least_of(structure, n, shape)
+            matrix = stack_by_search([[rv.pattern(name) for name in names]] * layers, n)
+            pairs = [matrix[j].get(i, math.inf) for j in range(n) for i in range(j + 1, n)]
+            assert least.max_hops <= max(pairs)
+            assert least.mean_hops <= sum(pairs) / len(pairs)
+            within = least_within(Budget(slots=structure.slots(n, shape)), n, shape)
+            assert within.max_hops <= least.max_hops
+            assert within.congestion <= least.congestion
 
 
 def stack_by_search(layers: list[list[rv.Pattern]], n: int) -> list[dict[int, int]]:

@@ -10,7 +10,7 @@ import pytest
 import resolvent as rv
 from resolvent.errors import SettingError
 from resolvent.explore.answers import ANSWERS, answer, packed, packed_bits
-from tests.operator_cases import ALL, Spec
+from tests.operator_cases import ALL
 
 N = 24
 
@@ -30,29 +30,29 @@ def test_packing_keeps_everything() -> None:
     assert integers(packed(np.array([-1, 0, 2**30]))) == [-1, 0, 2**30]
 
 
-@pytest.mark.parametrize("spec", ALL, ids=str)
-def test_a_scene_is_the_pattern(spec: Spec) -> None:
-    p, shown = rv.pattern(spec), answer("scene", {"p": spec, "n": f"{N}"})
-    a, b = (np.tril(p.mask(N, part), -1) for part in ("a", "b"))
-    entries = {name: bits(text, N) for name, text in shown["entries"].items()}
-    expected = {"A and B": a & b, "A only": a & ~b, "B only": b & ~a}
-    for name, mask in expected.items():
-        assert np.array_equal(entries.get(name, np.zeros_like(mask)), mask), name
-    assert integers(shown["reads"]) == [p.reads(i) for i in range(N)]
-    assert shown["spelling"] == p.spelling
+def test_a_scene_is_the_pattern() -> None:
+    for spec in ALL:
+        p, shown = rv.pattern(spec), answer("scene", {"p": spec, "n": f"{N}"})
+        a, b = (np.tril(p.mask(N, part), -1) for part in ("a", "b"))
+        entries = {name: bits(text, N) for name, text in shown["entries"].items()}
+        expected = {"A and B": a & b, "A only": a & ~b, "B only": b & ~a}
+        for name, mask in expected.items():
+            assert np.array_equal(entries.get(name, np.zeros_like(mask)), mask), name
+        assert integers(shown["reads"]) == [p.reads(i) for i in range(N)]
+        assert shown["spelling"] == p.spelling
 
 
-@pytest.mark.parametrize("spec", ALL, ids=str)
-def test_slots_hold_what_is_read_and_nothing_twice(spec: Spec) -> None:
+def test_slots_hold_what_is_read_and_nothing_twice() -> None:
     """The bars of the cache, as the page draws them: slot, first token and last reader of each position."""
-    stages = rv.pattern(spec).stages
-    for stage, shown in zip(stages, answer("scene", {"p": spec, "n": f"{N}"})["stages"], strict=True):
-        slot, last = integers(shown["slot"]), integers(shown["last"])
-        for t in range(N):
-            held = {slot[j]: j for j in range(t) if slot[j] >= 0 and last[j] >= t}
-            assert len(held) == sum(slot[j] >= 0 and last[j] >= t for j in range(t)), "two positions in one slot"
-            assert set(stage.sources(t).tolist()) <= set(held.values())
-            assert all(0 <= each < shown["slots"] for each in held)
+    for spec in ALL:
+        stages = rv.pattern(spec).stages
+        for stage, shown in zip(stages, answer("scene", {"p": spec, "n": f"{N}"})["stages"], strict=True):
+            slot, last = integers(shown["slot"]), integers(shown["last"])
+            for t in range(N):
+                held = {slot[j]: j for j in range(t) if slot[j] >= 0 and last[j] >= t}
+                assert len(held) == sum(slot[j] >= 0 and last[j] >= t for j in range(t)), "two positions in one slot"
+                assert set(stage.sources(t).tolist()) <= set(held.values())
+                assert all(0 <= each < shown["slots"] for each in held)
 
 
 def test_paths_are_those_of_the_library() -> None:
@@ -93,9 +93,8 @@ def test_designs_and_bounds() -> None:
     assert shown["candidates"][0]["figures"]["max_hops"] >= least["max_hops"][least["slots"].index(8)]
 
 
-@pytest.mark.parametrize(
-    ("name", "question"),
-    [
+def test_answers_are_json() -> None:
+    for name, question in [
         ("catalogue", {}),
         ("scene", {"p": "local:2/dense", "n": "1"}),
         ("paths", {"p": "local:2", "n": "9", "to": "8"}),
@@ -103,15 +102,12 @@ def test_designs_and_bounds() -> None:
         ("figures", {"p": "local:3", "n": "4k", "effort": "quick"}),
         ("curves", {"p": "local:2/exponential"}),
         ("bounds", {"n": "128k", "slots": "1"}),
-    ],
-)
-def test_answers_are_json(name: str, question: dict[str, str]) -> None:
-    json.dumps(answer(name, question), allow_nan=False)
+    ]:
+        json.dumps(answer(name, question), allow_nan=False)
 
 
-@pytest.mark.parametrize(
-    ("name", "question", "message"),
-    [
+def test_bad_questions_are_answered_in_the_words_of_the_library() -> None:
+    for name, question, message in [
         ("scene", {"p": "exponental", "n": "64"}, "unknown pattern 'exponental'. Did you mean 'exponential'?"),
         ("scene", {"p": "dense", "n": "8k"}, "expected at most 4,096 tokens, got 8,192"),
         ("scene", {"p": "dense", "n": "-3"}, "expected an integer ≥ 1"),
@@ -122,14 +118,10 @@ def test_answers_are_json(name: str, question: dict[str, str]) -> None:
         ("figures", {"p": "dense", "n": "1G", "effort": "quick"}, "expected at most 1,048,576 tokens"),
         ("designs", {"n": "1M", "slots": "8", "heads": "1"}, "expected at most 131,072 tokens"),
         ("designs", {"n": "1k", "slots": "8", "heads": "999"}, "expected heads to be an integer from 1 to 16"),
-    ],
-)
-def test_bad_questions_are_answered_in_the_words_of_the_library(
-    name: str, question: dict[str, str], message: str
-) -> None:
-    with pytest.raises(ValueError) as error:  # noqa: PT011
-        answer(name, question)
-    assert message in str(error.value)
+    ]:
+        with pytest.raises(ValueError) as error:  # noqa: PT011
+            answer(name, question)
+        assert message in str(error.value)
 
 
 def test_unknown_questions() -> None:

@@ -112,9 +112,8 @@ def test_questions_are_short_and_known(client: Client) -> None:
     assert client.get("/api/scene", method="POST").status == 501
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
+def test_other_hosts_origins_and_sites_are_refused(client: Client) -> None:
+    for headers in [
         {"host": "attacker.example:8642"},
         {"host": "127.0.0.1.attacker.example"},
         {"host": "0.0.0.0:8642"},
@@ -124,28 +123,23 @@ def test_questions_are_short_and_known(client: Client) -> None:
         {"origin": "null"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
-    ],
-)
-def test_other_hosts_origins_and_sites_are_refused(client: Client, headers: dict[str, str]) -> None:
-    answer = client.get("/api/catalogue", headers)
-    assert answer.status == 403
-    assert "expected" in answer.text
-    assert "access-control-allow-origin" not in answer.headers
+    ]:
+        answer = client.get("/api/catalogue", headers)
+        assert answer.status == 403
+        assert "expected" in answer.text
+        assert "access-control-allow-origin" not in answer.headers
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
+def test_its_own_page_is_answered(client: Client) -> None:
+    for headers in [
         {"host": "localhost:{}"},
         {"host": "[::1]:{}"},
         {"origin": "http://127.0.0.1:{}"},
         {"sec-fetch-site": "same-origin"},
         {"sec-fetch-site": "none"},
-    ],
-)
-def test_its_own_page_is_answered(client: Client, headers: dict[str, str]) -> None:
-    own = {name: value.format(client.port) for name, value in headers.items()}
-    assert client.get("/api/catalogue", own).status == 200
+    ]:
+        own = {name: value.format(client.port) for name, value in headers.items()}
+        assert client.get("/api/catalogue", own).status == 200
 
 
 def test_a_link_elsewhere_may_lead_to_the_page(client: Client) -> None:

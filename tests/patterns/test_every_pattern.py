@@ -8,6 +8,7 @@ import pytest
 
 import resolvent as rv
 from resolvent.patterns import FAMILIES, Stage
+from tests.general_patterns import cases
 
 RANDOM = np.tril(np.random.default_rng(0).random((70, 70)) < 0.1, -1)
 TABLES = {
@@ -31,8 +32,10 @@ SPELLED = [
     "bigbird:2,1,1/binomial:4",
 ]
 PATTERNS = TABLES | {spec: rv.pattern(spec) for spec in SPELLED}
-STAGES = {name: p for name, p in PATTERNS.items() if isinstance(p, Stage)}
 N = 64
+STAGES: dict[str, Stage] = {name: p for name, p in PATTERNS.items() if isinstance(p, Stage)} | {
+    f"{name}, {number}": stage for name, case in cases(N).items() for number, stage in enumerate(case.pattern.stages)
+}
 
 
 @pytest.mark.parametrize("p", PATTERNS.values(), ids=PATTERNS)
@@ -87,9 +90,13 @@ def test_a_slot_holds_its_position_while_it_is_read(p: Stage) -> None:
     positions = np.arange(N)
     assert p.slots_of(positions).tolist() == [p.slot(int(j)) for j in positions]
     assert (p.last_readers(positions) >= positions).all()
+    rows = [set(p.sources(i).tolist()) for i in range(N)]
     for i in range(N):
-        still_read = {j for later in range(i, N) for j in p.sources(later).tolist() if j < i}
-        assert still_read <= set(p.held(i).tolist())
+        still_read, kept = {j for row in rows[i:] for j in row if j < i}, set(p.held(i).tolist())
+        assert still_read <= kept
+        assert still_read == kept or p.limit is None or p.limit > N
+        assert all(p.last_readers(np.array([j]))[0] >= i for j in kept)
+        assert len(kept) <= slots
 
 
 @pytest.mark.parametrize("p", PATTERNS.values(), ids=PATTERNS)

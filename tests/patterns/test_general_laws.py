@@ -1,8 +1,5 @@
 """What every pattern promises: rows, lifetimes and slots, by simulation, for pairs, tables and lifetimes."""
 
-import copy
-import pickle
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,14 +12,6 @@ from tests.oracles import Rows, random_rows
 
 N = 120
 CASES = cases(N)
-SPELLED = ["exponential", "quadratic+cache", "order:3", "binomial:4", "binomial:4,lazy", "fenwick", "binomial:1,lazy"]
-STAGES: dict[str, Stage] = {
-    f"{name}, {'AB'[number] if len(case.pattern.stages) > 1 else 'A and B'}": stage
-    for name, case in CASES.items()
-    for number, stage in enumerate(case.pattern.stages)
-}
-STAGES |= {spec: rv.pattern(spec) for spec in SPELLED}
-STAGES["endless"] = rv.explicit(lambda i: [i // 2, i // 3] if i else [])
 
 
 def decode(stage: Stage, n: int) -> None:
@@ -35,27 +24,6 @@ def decode(stage: Stage, n: int) -> None:
             assert stage.slot(i) < stage.slots(n)
             held[stage.slot(i)] = i
     assert stage.slots_of(np.arange(n)).tolist() == [stage.slot(j) for j in range(n)]
-
-
-@pytest.mark.parametrize("name", STAGES)
-@pytest.mark.parametrize("n", [1, 2, 3, 17, 64, N])
-def test_what_is_read_is_in_its_slot(name: str, n: int) -> None:
-    decode(STAGES[name], n)
-
-
-@pytest.mark.parametrize("name", STAGES)
-def test_what_is_held_is_what_later_tokens_read(name: str) -> None:
-    """Until the table ends, or for ever: so a table of N rows may hold more than these read."""
-    stage = STAGES[name]
-    rows = [set(stage.sources(i).tolist()) for i in range(N)]
-    for i in (0, 1, 2, 50, N - 1):
-        held = set(stage.held(i).tolist())
-        read_later = {j for row in rows[i:] for j in row if j < i}
-        assert read_later <= held
-        assert held == read_later or stage.limit is None
-        assert all(stage.last_readers(np.array([j]))[0] >= i for j in held)
-        if i < N - 1:
-            assert stage.slots(N) >= len(held)
 
 
 def most_alive(rows: Rows, n: int) -> int:
@@ -106,22 +74,6 @@ def test_lives_end_with_the_last_reader(name: str) -> None:
             assert seen.tolist() == last
         held = [sum(0 < i - j <= lives[j] for j in range(i)) for i in range(n)]
         assert case.pattern.occupancy(n).tolist() == held
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_values_are_values(name: str) -> None:
-    p = CASES[name].pattern
-    assert p.occupancy(10) is not None  # fills caches, which copies leave out
-    for same in (copy.deepcopy(p), pickle.loads(pickle.dumps(p))):
-        assert same == p
-        assert hash(same) == hash(p)
-        assert same.sources(N - 1).tolist() == p.sources(N - 1).tolist()
-    if not name.startswith("lifetimes"):  # whose name is none that a file can hold
-        again = rv.pattern(p.spelling)
-        assert again == p
-        assert again.spelling == p.spelling
-    assert str(p).split(":")[0] in repr(p)
-    assert len(str(p)) < 60
 
 
 @pytest.mark.parametrize("name", NAMES)

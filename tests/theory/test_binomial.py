@@ -6,6 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
+import resolvent as rv
 from resolvent.analysis.hops import interval_hops
 from resolvent.patterns import binomial
 from resolvent.patterns.strides import Integers
@@ -33,11 +34,11 @@ def most_hops_at_every_length(rows: list[list[int]]) -> list[int]:
     return most
 
 
-@pytest.mark.parametrize(("s", "h"), [(1, 60), (2, 30), (3, 20), (4, 12), (5, 9), (6, 7), (8, 5), (12, 4), (27, 2)])
-def test_arithmetic_is_the_definition(s: int, h: int) -> None:
-    rows = rows_by_definition(s, h)
-    assert len(rows) == comb(s + h, s)
-    assert rows == [binomial.live(s, t) for t in range(len(rows))]
+def test_arithmetic_is_the_definition() -> None:
+    for s, h in [(1, 60), (2, 30), (3, 20), (4, 12), (5, 9), (6, 7), (8, 5), (12, 4), (27, 2)]:
+        rows = rows_by_definition(s, h)
+        assert len(rows) == comb(s + h, s)
+        assert rows == [binomial.live(s, t) for t in range(len(rows))]
 
 
 @pytest.mark.parametrize("s", SIZES)
@@ -86,25 +87,32 @@ def test_hops_are_the_fewest_up_to_4096_tokens(s: int) -> None:
         for lives in (eager, lazy):
             assert most_hops(lives[:n]) == h
             assert most_hops(lives[: n + 1]) == h + 1
+        for p in (rv.pattern(f"binomial:{s}"), rv.pattern(f"binomial:{s},lazy")):
+            assert rv.hops(p, n).max == h
+            assert p.occupancy(n).max() == min(s, n - 1) == p.slots(n)
     assert most_hops(eager[:4096]) == most_hops(lazy[:4096]) == binomial.fewest_hops(s, 4096)
 
 
-@pytest.mark.parametrize("s", [2, 3, 5, 10, 16, 27, 32])
-def test_hops_are_the_fewest_over_a_million_tokens(s: int) -> None:
-    n, h = 10**6, binomial.fewest_hops(s, 10**6)
-    assert comb(s + h - 1, s) < n <= comb(s + h, s)
-    assert most_hops(binomial.lives(s, n)) == most_hops(binomial.lives_lazy(s, n)) == h
+def test_hops_are_the_fewest_over_a_million_tokens() -> None:
+    for s in [2, 3, 5, 10, 16, 27, 32]:
+        n, h = 10**6, binomial.fewest_hops(s, 10**6)
+        assert comb(s + h - 1, s) < n <= comb(s + h, s)
+        assert most_hops(binomial.lives(s, n)) == most_hops(binomial.lives_lazy(s, n)) == h
 
 
-@pytest.mark.parametrize("s", [1, 2, 3, 7, 16, 40])
-@pytest.mark.parametrize("n", [10**6, 10**30])
-def test_arithmetic_holds_anywhere(s: int, n: int) -> None:
+def test_arithmetic_holds_anywhere() -> None:
     """Single steps far out: what a token reads was held before it or is the token before, and lives that long."""
-    for t in [random.Random(f"{s} {n}").randrange(n) for _ in range(20)] + [n, comb(s + 5, s), comb(s + 5, s) + 1]:
-        for live, life in ((binomial.live, binomial.life), (binomial.live_lazy, binomial.life_lazy)):
-            held, following = live(s, t), live(s, t + 1)
-            assert following == [j for j in (*held, t) if t + 1 - j <= life(s, j)]
-            assert all(life(s, j) == t - j for j in set(held) - set(following))
-            assert len({binomial.slot(s, j) for j in held}) == len(held) <= s
-        assert len(binomial.live_lazy(s, t)) == min(s, t)
-        assert binomial.live(s, t) == sorted(binomial.live(s, t), key=lambda j: binomial.slot(s, j))  # a stack
+    for n in [10**6, 10**30]:
+        for s in [1, 2, 3, 7, 16, 40]:
+            for t in [random.Random(f"{s} {n}").randrange(n) for _ in range(20)] + [
+                n,
+                comb(s + 5, s),
+                comb(s + 5, s) + 1,
+            ]:
+                for live, life in ((binomial.live, binomial.life), (binomial.live_lazy, binomial.life_lazy)):
+                    held, following = live(s, t), live(s, t + 1)
+                    assert following == [j for j in (*held, t) if t + 1 - j <= life(s, j)]
+                    assert all(life(s, j) == t - j for j in set(held) - set(following))
+                    assert len({binomial.slot(s, j) for j in held}) == len(held) <= s
+                assert len(binomial.live_lazy(s, t)) == min(s, t)
+                assert binomial.live(s, t) == sorted(binomial.live(s, t), key=lambda j: binomial.slot(s, j))  # a stack

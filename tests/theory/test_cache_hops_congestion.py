@@ -17,13 +17,13 @@ from tests.oracles import least_congestion as least_by_search
 from tests.theory.test_cache_and_hops import State, hardest
 
 
-@pytest.mark.parametrize("s", [*range(1, 10), 16, 27])
-def test_gaps_of_the_lazy_binomial_pattern_grow_towards_the_past(s: int) -> None:
-    for t in [*range(1, 1500), *range(10**9, 10**9 + 50)]:
-        positions = [*reversed(binomial.live_lazy(s, t)), -1]
-        gaps = [newer - older for newer, older in itertools.pairwise(positions)]
-        assert gaps == sorted(gaps)
-        assert sum(gaps) == t
+def test_gaps_of_the_lazy_binomial_pattern_grow_towards_the_past() -> None:
+    for s in [*range(1, 10), 16, 27]:
+        for t in [*range(1, 1500), *range(10**9, 10**9 + 50)]:
+            positions = [*reversed(binomial.live_lazy(s, t)), -1]
+            gaps = [newer - older for newer, older in itertools.pairwise(positions)]
+            assert gaps == sorted(gaps)
+            assert sum(gaps) == t
 
 
 def one_in_one_out(n: int, s: int, seed: int) -> Integers:
@@ -44,14 +44,14 @@ def rows_of(lives: Integers) -> list[set[int]]:
     return [{j for j in range(i) if i - j <= lives[j]} for i in range(len(lives))]
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_one_in_one_out_is_settled_within_one(seed: int) -> None:
-    n, s = 1 + seed % 5, 1 + seed % 3
-    lives = one_in_one_out(n, s, seed)
-    lower, upper = copying_bounds(lives, n)
-    exact = least_by_search(rows_of(lives), n)
-    assert exact is not None
-    assert lower <= exact <= upper <= lower + 1
+def test_one_in_one_out_is_settled_within_one() -> None:
+    for seed in range(60):
+        n, s = 1 + seed % 5, 1 + seed % 3
+        lives = one_in_one_out(n, s, seed)
+        lower, upper = copying_bounds(lives, n)
+        exact = least_by_search(rows_of(lives), n)
+        assert exact is not None
+        assert lower <= exact <= upper <= lower + 1
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -92,29 +92,29 @@ def route(lives: Integers, n: int, capacity: int) -> list[list[int]]:
     return paths
 
 
-@pytest.mark.parametrize("s", [*range(1, 10), 16, 27])
-@pytest.mark.parametrize("n", [1, 2, 9, 40, 64, 135, 256])
-def test_lazy_binomial_copies_within_one_of_the_least(s: int, n: int) -> None:
-    least, lives = -(-n // s), binomial.lives_lazy(s, 2 * n)
-    paths = route(lives, n, least)
-    loads = np.zeros(2 * n, dtype=int)
-    for i, path in enumerate(paths):
-        assert path[0] == i
-        assert path[-1] == i + n
-        assert all(0 < reader - source <= lives[source] for source, reader in itertools.pairwise(path))
-        loads[path] += 1
-    assert loads[:n].max() <= least
-    assert loads.max() <= least + 1
-    assert copying_bounds(lives, n) == (least, min(least + 1, n))
+def test_lazy_binomial_copies_within_one_of_the_least() -> None:
+    for n in [1, 2, 9, 40, 64, 135, 256]:
+        for s in [*range(1, 10), 16, 27]:
+            least, lives = -(-n // s), binomial.lives_lazy(s, 2 * n)
+            paths = route(lives, n, least)
+            loads = np.zeros(2 * n, dtype=int)
+            for i, path in enumerate(paths):
+                assert path[0] == i
+                assert path[-1] == i + n
+                assert all(0 < reader - source <= lives[source] for source, reader in itertools.pairwise(path))
+                loads[path] += 1
+            assert loads[:n].max() <= least
+            assert loads.max() <= least + 1
+            assert copying_bounds(lives, n) == (least, min(least + 1, n))
 
 
-@pytest.mark.parametrize("n", [*range(1, 80), 255, 256, 257, 1000])
-def test_exponential_congestion_is_known_within_one(n: int) -> None:
+def test_exponential_congestion_is_known_within_one() -> None:
     """The cache of 2^k takes one in and at most one out, and no interval is worse than a cut before it."""
     p = rv.pattern("exponential+cache")
-    cuts = max(-(-t // t.bit_length()) for t in range(1, n + 1))
-    assert copying_bounds(p.lives(2 * n), n) == (cuts, min(cuts + 1, n))
-    assert cut_bound(p, n) == cuts
+    for n in [*range(1, 80), 255, 256, 257, 1000]:
+        cuts = max(-(-t // t.bit_length()) for t in range(1, n + 1))
+        assert copying_bounds(p.lives(2 * n), n) == (cuts, min(cuts + 1, n)), n
+        assert cut_bound(p, n) == cuts, n
 
 
 class Search:

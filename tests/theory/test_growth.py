@@ -2,8 +2,6 @@
 
 import math
 
-import pytest
-
 import resolvent as rv
 from resolvent.analysis import hops
 from resolvent.analysis.lower_bounds import cut_bound
@@ -39,17 +37,17 @@ def test_quadratic_reads_grow_like_the_root() -> None:
         assert math.ceil(levels(i) / 3) <= len(sets[i - 1]) <= levels(i) == math.ceil(math.sqrt(i - 1))
 
 
-@pytest.mark.parametrize("n", [*LENGTHS, 2**16, 2**20])
-def test_quadratic_hops_are_doubly_logarithmic(n: int) -> None:
-    found = hops(QUADRATIC, n).max
-    assert found >= 1 + (math.ceil(math.log2(math.log(n, 3)) - 1e-9) if n > 3 else 0)
-    squarings = math.log2(math.log(n / 16) / math.log(145 / 16)) if n > 145 else 0
-    assert found <= 5 + max(0, math.ceil(squarings))
+def test_quadratic_hops_are_doubly_logarithmic() -> None:
+    for n in [*LENGTHS, 2**16, 2**20]:
+        found = hops(QUADRATIC, n).max
+        assert found >= 1 + (math.ceil(math.log2(math.log(n, 3)) - 1e-9) if n > 3 else 0)
+        squarings = math.log2(math.log(n / 16) / math.log(145 / 16)) if n > 145 else 0
+        assert found <= 5 + max(0, math.ceil(squarings)), n
 
 
-@pytest.mark.parametrize("n", LENGTHS)
-def test_exponential_hops_are_exact(n: int) -> None:
-    assert hops(EXPONENTIAL, n).max == 1 + max(0, math.ceil(math.log2(n / 3)))
+def test_exponential_hops_are_exact() -> None:
+    for n in [*LENGTHS, 65_536]:
+        assert hops(EXPONENTIAL, n).max == 1 + max(0, math.ceil(math.log2(n / 3))), n
 
 
 def relay(start: int, n: int, first: int, hop: int) -> list[int]:
@@ -58,36 +56,36 @@ def relay(start: int, n: int, first: int, hop: int) -> list[int]:
     return path if path[-1] == start + n else [*path, start + n]
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 31, 32, 33, 100, 512, 1000])
-def test_exponential_relays_bound_congestion(n: int) -> None:
+def test_exponential_relays_bound_congestion() -> None:
     """Tokens take turns among the classes; a position of class t hands over to the next of its class, 2^(t+1) on."""
-    classes = n.bit_length() - 1
-    paths = []
-    for i in range(1, n + 1):  # 1-based
-        spacing = 2 ** (i % classes + 1)
-        first = i + (spacing // 2 - i) % spacing  # the next odd multiple of 2^t
-        paths.append([node - 1 for node in relay(i, n, first, spacing)])
-    load = verify(EXPONENTIAL, Routing.from_paths(paths))
-    assert cut_bound(EXPONENTIAL, n) <= load <= 3 * n / classes + classes + 2
+    for n in [2, 3, 4, 5, 31, 32, 33, 100, 512, 1000]:
+        classes = n.bit_length() - 1
+        paths = []
+        for i in range(1, n + 1):  # 1-based
+            spacing = 2 ** (i % classes + 1)
+            first = i + (spacing // 2 - i) % spacing  # the next odd multiple of 2^t
+            paths.append([node - 1 for node in relay(i, n, first, spacing)])
+        load = verify(EXPONENTIAL, Routing.from_paths(paths))
+        assert cut_bound(EXPONENTIAL, n) <= load <= 3 * n / classes + classes + 2
 
 
-@pytest.mark.parametrize("n", [48, 49, 100, 288, 500, 1000, 1500])
-def test_quadratic_relays_bound_congestion(n: int) -> None:
+def test_quadratic_relays_bound_congestion() -> None:
     """All tokens in one class: odd multiples of c live for c²/4 tokens, so c/8 of them relay side by side."""
-    c = 24
-    while (2 * c) ** 2 <= 4 * n:
-        c *= 2
-    paths = []
-    for i in range(1, n + 1):  # 1-based
-        first = i + (c - i) % (2 * c)
-        paths.append([node - 1 for node in relay(i, n, first, c * c // 4)])
-    load = verify(QUADRATIC, Routing.from_paths(paths))
-    assert cut_bound(QUADRATIC, n) <= load <= 8 * n / c + 4 * c + 1
-    if n >= 144:  # where √n ≤ c ≤ 2√n
-        assert load <= 12 * math.sqrt(n) + 1
+    for n in [48, 49, 100, 288, 500, 1000, 1500]:
+        c = 24
+        while (2 * c) ** 2 <= 4 * n:
+            c *= 2
+        paths = []
+        for i in range(1, n + 1):  # 1-based
+            first = i + (c - i) % (2 * c)
+            paths.append([node - 1 for node in relay(i, n, first, c * c // 4)])
+        load = verify(QUADRATIC, Routing.from_paths(paths))
+        assert cut_bound(QUADRATIC, n) <= load <= 8 * n / c + 4 * c + 1
+        if n >= 144:  # where √n ≤ c ≤ 2√n
+            assert load <= 12 * math.sqrt(n) + 1
 
 
-@pytest.mark.parametrize("n", LENGTHS)
-def test_cuts_bound_congestion_from_below(n: int) -> None:
-    assert cut_bound(EXPONENTIAL, n) >= n / math.ceil(math.log2(n + 1))
-    assert cut_bound(QUADRATIC, n) >= n / math.ceil(math.sqrt(n))
+def test_cuts_bound_congestion_from_below() -> None:
+    for n in LENGTHS:
+        assert cut_bound(EXPONENTIAL, n) >= n / math.ceil(math.log2(n + 1))
+        assert cut_bound(QUADRATIC, n) >= n / math.ceil(math.sqrt(n))

@@ -90,17 +90,21 @@ def least_of_parts(heads: Sequence[Rows], n: int) -> int:
     return best
 
 
-@pytest.mark.parametrize("names", [
-    ("first-order", "order:2"), ("first-order", "binomial:2,lazy"), ("first-order", "first-order"),
-    ("order:2", "binomial:3,lazy"), ("exponential+cache", "first-order"), ("fenwick", "order:2"),
-])  # fmt: skip
-@pytest.mark.parametrize("n", [1, 2, 3])
-def test_congestion_of_mixed_heads_by_exhaustive_search(names: tuple[str, str], n: int) -> None:
-    exact = least_of_parts([rows_of(name, 2 * n) for name in names], n)
-    bounds = stack_congestion([list(names)], n)
-    assert bounds.lower <= exact <= bounds.upper
-    held = [rv.pattern(name).slots(n) for name in names]
-    assert exact >= -(-2 * (n - 1) // max(sum(held), 1))
+def test_congestion_of_mixed_heads_by_exhaustive_search() -> None:
+    for n in [1, 2, 3]:
+        for names in [
+            ("first-order", "order:2"),
+            ("first-order", "binomial:2,lazy"),
+            ("first-order", "first-order"),
+            ("order:2", "binomial:3,lazy"),
+            ("exponential+cache", "first-order"),
+            ("fenwick", "order:2"),
+        ]:
+            exact = least_of_parts([rows_of(name, 2 * n) for name in names], n)
+            bounds = stack_congestion([list(names)], n)
+            assert bounds.lower <= exact <= bounds.upper
+            held = [rv.pattern(name).slots(n) for name in names]
+            assert exact >= -(-2 * (n - 1) // max(sum(held), 1))
 
 
 def test_equal_heads_are_no_worse_than_their_pattern() -> None:
@@ -110,36 +114,38 @@ def test_equal_heads_are_no_worse_than_their_pattern() -> None:
         assert together.upper <= alone.lower + 1
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_tokens_that_never_arrive_bound_congestion(seed: int) -> None:
+def test_tokens_that_never_arrive_bound_congestion() -> None:
     """Lemma 5, for lifetimes that drop any number of positions at a time."""
-    rng = random.Random(seed)
-    n = rng.randrange(1, 6)
-    rows = random_lives(2 * n, rng.choice([2, 3, 6]), seed)
-    exact = least_congestion(rows, n)
-    load = persistent_load(lifetimes(rows).stages[0], n)
-    assert exact is not None
-    assert load is not None
-    assert exact <= load + 1
-    lives = np.array([next((i - 1 - j for i in range(j + 1, 2 * n) if j not in rows[i]), 2 * n) for j in range(2 * n)])
-    assert load == max(
-        -(-(min(b, n - 1) - a + 1) // sum(j + lives[j] > b for j in range(a, b + 1)))
-        for a in range(n)
-        for b in range(a, 2 * n - 1)
-    )
+    for seed in range(40):
+        rng = random.Random(seed)
+        n = rng.randrange(1, 6)
+        rows = random_lives(2 * n, rng.choice([2, 3, 6]), seed)
+        exact = least_congestion(rows, n)
+        load = persistent_load(lifetimes(rows).stages[0], n)
+        assert exact is not None
+        assert load is not None
+        assert exact <= load + 1
+        lives = np.array(
+            [next((i - 1 - j for i in range(j + 1, 2 * n) if j not in rows[i]), 2 * n) for j in range(2 * n)]
+        )
+        assert load == max(
+            -(-(min(b, n - 1) - a + 1) // sum(j + lives[j] > b for j in range(a, b + 1)))
+            for a in range(n)
+            for b in range(a, 2 * n - 1)
+        )
 
 
-@pytest.mark.parametrize("name", ["binomial:5,lazy", "order:4", "first-order"])
-@pytest.mark.parametrize("n", [3, 4, 9, 40])
-def test_closed_form_is_the_search_over_intervals(name: str, n: int) -> None:
-    stage = rv.pattern(name).stages[0]
-    given = lifetimes_of(stage.lives(2 * n).tolist())
-    for share, whole, surplus in ((1, 1, 0), (3, 2, 0), (5, 7, 2)):
-        closed, searched = (persistent_load(each, n, share, whole, surplus) for each in (stage, given))
-        assert closed is not None
-        assert searched is not None
-        assert searched <= closed
-        assert surplus or n < 5 or closed == searched
+def test_closed_form_is_the_search_over_intervals() -> None:
+    for n in [3, 4, 9, 40]:
+        for name in ["binomial:5,lazy", "order:4", "first-order"]:
+            stage = rv.pattern(name).stages[0]
+            given = lifetimes_of(stage.lives(2 * n).tolist())
+            for share, whole, surplus in ((1, 1, 0), (3, 2, 0), (5, 7, 2)):
+                closed, searched = (persistent_load(each, n, share, whole, surplus) for each in (stage, given))
+                assert closed is not None
+                assert searched is not None
+                assert searched <= closed
+                assert surplus or n < 5 or closed == searched
 
 
 def lifetimes_of(lives: list[int]) -> rv.Pattern:
@@ -164,27 +170,29 @@ def test_congestion_of_a_long_copy_is_known_within_one() -> None:
     assert bounds.routing is None
 
 
-@pytest.mark.parametrize("strides", [(1, 2, 4), (1, 5), (1, 3, 9, 27)])
-def test_fixed_distances_reach_few(strides: tuple[int, ...]) -> None:
+def test_fixed_distances_reach_few() -> None:
     """No more than C(r+h, h) distances are sums of at most h of r strides, so that many hops are needed."""
-    for h in range(1, 5):
-        sums = {sum(each) for count in range(h + 1) for each in itertools.combinations_with_replacement(strides, count)}
-        assert len(sums) <= math.comb(len(strides) + h, h)
-    p = rv.pattern("offsets:" + ",".join(map(str, strides)))
-    for n in (5, 40, 100):
-        assert rv.hops(p, n).max >= fewest_hops(len(strides), n)
+    for strides in [(1, 2, 4), (1, 5), (1, 3, 9, 27)]:
+        for h in range(1, 5):
+            sums = {
+                sum(each) for count in range(h + 1) for each in itertools.combinations_with_replacement(strides, count)
+            }
+            assert len(sums) <= math.comb(len(strides) + h, h)
+        p = rv.pattern("offsets:" + ",".join(map(str, strides)))
+        for n in (5, 40, 100):
+            assert rv.hops(p, n).max >= fewest_hops(len(strides), n)
 
 
-@pytest.mark.parametrize("shares", [(1, 1), (15, 1), (757, *[1] * 11), (3, 5, 7), (2, 2, 9, 1)])
-def test_even_schedules_exist(shares: tuple[int, ...]) -> None:
+def test_even_schedules_exist() -> None:
     """Earliest deadline first gives every head its share of any prefix, to less than one part (Tijdeman 1980)."""
-    total, given = sum(shares), [0] * len(shares)
-    for q in range(2 * total):
-        # head g may have its next part once that is less than one too many, and must before it is one too few
-        ready = [g for g, s in enumerate(shares) if given[g] * total < s * (q + 1)]
-        chosen = min(ready, key=lambda g: -(-(given[g] + 1) * total // shares[g]))
-        given[chosen] += 1
-        assert all(abs(given[g] * total - s * (q + 1)) < total for g, s in enumerate(shares))
+    for shares in [(1, 1), (15, 1), (757, *[1] * 11), (3, 5, 7), (2, 2, 9, 1)]:
+        total, given = sum(shares), [0] * len(shares)
+        for q in range(2 * total):
+            # head g may have its next part once that is less than one too many, and must before it is one too few
+            ready = [g for g, s in enumerate(shares) if given[g] * total < s * (q + 1)]
+            chosen = min(ready, key=lambda g: -(-(given[g] + 1) * total // shares[g]))
+            given[chosen] += 1
+            assert all(abs(given[g] * total - s * (q + 1)) < total for g, s in enumerate(shares))
 
 
 def test_one_far_head_has_the_hops_of_the_whole_cache() -> None:

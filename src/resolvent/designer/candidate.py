@@ -31,8 +31,15 @@ class Better:
 
 
 _NO_COST = "at no proven cost"
-_NAMES = {"max_hops": "hops", "mean_hops": "mean hops", "congestion": "congestion", "reads": "reads", "slots": "slots",
-          "kib": "KiB", "madds": "multiply-adds"}  # fmt: skip
+_NAMES = {
+    "max_hops": "hops",
+    "mean_hops": "mean hops",
+    "congestion": "congestion",
+    "reads": "reads",
+    "slots": "slots",
+    "kib": "KiB",
+    "madds": "multiply-adds",
+}
 
 
 @dataclass(frozen=True)
@@ -77,8 +84,13 @@ class Candidate:
         """Name and figures for JSON."""
         f, bounds = self.figures, self.figures.congestion
         figures = {name: f.value(name) for name in ("slots", "kib", "reads", "madds", "mean_hops")}
-        load = {"lower": bounds.lower, "upper": bounds.upper, "exact": bounds.exact,
-                "lower_by": bounds.lower_by, "upper_by": bounds.upper_by}  # fmt: skip
+        load = {
+            "lower": bounds.lower,
+            "upper": bounds.upper,
+            "exact": bounds.exact,
+            "lower_by": bounds.lower_by,
+            "upper_by": bounds.upper_by,
+        }
         return {
             "kind": self.kind,
             "label": self.structure.label,

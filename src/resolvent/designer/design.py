@@ -212,9 +212,18 @@ def design(
         for rank, each in enumerate(best)
     )
     return Design(
-        n, shape, budget, _describe(key_names, weights), least_within(budget, n, shape), explained, tuple(ranked),
-        search.considered, len(search.measured), tuple(search.sampled), tuple(search.skipped),
-    )  # fmt: skip
+        n,
+        shape,
+        budget,
+        _describe(key_names, weights),
+        least_within(budget, n, shape),
+        explained,
+        tuple(ranked),
+        search.considered,
+        len(search.measured),
+        tuple(search.sampled),
+        tuple(search.skipped),
+    )
 
 
 def _first_of_each_kind(ranked: Sequence[Candidate]) -> list[Candidate]:

@@ -19,9 +19,15 @@ from resolvent.patterns import binomial
 if TYPE_CHECKING:
     from resolvent.designer.design import Design
 
-_LESS = {"max_hops": "fewer hops", "mean_hops": "fewer hops on average", "congestion": "less congestion",
-         "reads": "fewer reads", "madds": "fewer multiply-adds", "slots": "a smaller cache",
-         "kib": "a smaller cache"}  # fmt: skip
+_LESS = {
+    "max_hops": "fewer hops",
+    "mean_hops": "fewer hops on average",
+    "congestion": "less congestion",
+    "reads": "fewer reads",
+    "madds": "fewer multiply-adds",
+    "slots": "a smaller cache",
+    "kib": "a smaller cache",
+}
 _MARGIN = 0.9  # of what is better in figures that hardly differ from one to the next
 _FACTORS = (8.0, 512.0, 32768.0)  # by which limits are relaxed
 _WIDTH, _LEAST_NAMES = 80, 16

@@ -62,12 +62,19 @@ def _bound(axes: Axes, sizes: Sequence[int], values: Sequence[float], text: str)
 
 
 def _note(
-    axes: Axes, text: str, point: tuple[float, float], shift: tuple[float, float], *, color: str = NAVY,
-    align: str = "left", coordinates: str = "data",
-) -> None:  # fmt: skip
+    axes: Axes,
+    text: str,
+    point: tuple[float, float],
+    shift: tuple[float, float],
+    *,
+    color: str = NAVY,
+    align: str = "left",
+    coordinates: str = "data",
+) -> None:
     """A few words beside a point, `shift` away from it."""
-    axes.annotate(text, point, xycoords=coordinates, xytext=shift, textcoords="offset points", ha=align, fontsize=8.5,
-                  color=color)  # fmt: skip
+    axes.annotate(
+        text, point, xycoords=coordinates, xytext=shift, textcoords="offset points", ha=align, fontsize=8.5, color=color
+    )
 
 
 def _points(axes: Axes, name: str, candidates: Sequence[Candidate]) -> float:
@@ -90,7 +97,14 @@ def _points(axes: Axes, name: str, candidates: Sequence[Candidate]) -> float:
         own = [(height, names) for other, height, names in groups if other == column]
         for (_, names), moved in zip(own, spread([height for height, _ in own], gap), strict=True):
             axes.annotate(
-                ", ".join(sorted(names)), (2 ** (column / 4), 2**moved), xytext=(10, -1), textcoords="offset points",
-                va="bottom", fontsize=9.5, color=INK, weight="bold", zorder=5,
-            )  # fmt: skip
+                ", ".join(sorted(names)),
+                (2 ** (column / 4), 2**moved),
+                xytext=(10, -1),
+                textcoords="offset points",
+                va="bottom",
+                fontsize=9.5,
+                color=INK,
+                weight="bold",
+                zorder=5,
+            )
     return highest

@@ -129,11 +129,21 @@ def _pairs(n: int, shape: Shape, corners: tuple[int, ...]) -> Iterator[Line]:
     held, steps = min(_MOST_HELD, max(n - 1, 1)), 1 if n <= _MEDIUM else 0
     for a in ("first-order", *(f"local:{w + 1}" for w in (1, 4, 16, 64) if w < n)):
         yield Line(
-            "pair A/B", lambda s, a=a: Structure.uniform(pair(a, f"binomial:{s},lazy"), shape), held, 1, corners, steps  # type: ignore[misc]
-        )  # fmt: skip
+            "pair A/B",
+            lambda s, a=a: Structure.uniform(pair(a, f"binomial:{s},lazy"), shape),
+            held,
+            1,
+            corners,
+            steps,  # type: ignore[misc]
+        )
         yield Line(
-            "pair A/B", lambda s, a=a: Structure.uniform(pair(a, f"order:{s}"), shape), max(n - 1, 1), 1, corners, steps  # type: ignore[misc]
-        )  # fmt: skip
+            "pair A/B",
+            lambda s, a=a: Structure.uniform(pair(a, f"order:{s}"), shape),
+            max(n - 1, 1),
+            1,
+            corners,
+            steps,  # type: ignore[misc]
+        )
 
 
 def _mixes(n: int, shape: Shape, corners: tuple[int, ...], far: Callable[[int], Pattern]) -> Iterator[Line]:
@@ -155,8 +165,12 @@ def _mixes(n: int, shape: Shape, corners: tuple[int, ...], far: Callable[[int], 
 
             yield Line("mixed layers", layers, held, 2, corners)
             yield Line(
-                "mixed layers", lambda size, layers=layers: Structure(layers(size).layers[::-1]), held, 2, corners  # type: ignore[misc]
-            )  # fmt: skip
+                "mixed layers",
+                lambda size, layers=layers: Structure(layers(size).layers[::-1]),
+                held,
+                2,
+                corners,  # type: ignore[misc]
+            )
         if shape.heads > 1 and shape.layers > 1:
 
             def one(size: int, near: Pattern = near) -> Structure:

@@ -55,8 +55,13 @@ def catalogue(_: Question) -> Answer:
         for family in FAMILIES.values()
         if len(family.sample) < _OFFERED
     ]
-    return {"families": families, "modifiers": MODIFIERS, "paper": PAPER_STRUCTURES, "palette": palette(),
-            "most_tokens": MOST_TOKENS}  # fmt: skip
+    return {
+        "families": families,
+        "modifiers": MODIFIERS,
+        "paper": PAPER_STRUCTURES,
+        "palette": palette(),
+        "most_tokens": MOST_TOKENS,
+    }
 
 
 def scene(question: Question) -> Answer:
@@ -138,8 +143,13 @@ def load(question: Question) -> Answer:
     elif result.routing is None:
         note += "; the routing is too long to list"
     loads = None if result.routing is None else packed(result.routing.loads())
-    return {"loads": loads, "lower": finite(result.lower), "upper": finite(result.upper), "text": describe(result),
-            "note": note}  # fmt: skip
+    return {
+        "loads": loads,
+        "lower": finite(result.lower),
+        "upper": finite(result.upper),
+        "text": describe(result),
+        "note": note,
+    }
 
 
 def figures(question: Question) -> Answer:

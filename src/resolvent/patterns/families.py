@@ -103,7 +103,17 @@ _BINOMIAL = Family(
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        _ATTENTION, _LOCAL, _FIRST_ORDER, _ORDER, _DENSE, _EXPONENTIAL, _QUADRATIC, _STRIDE, _OFFSETS,
-        _EXPLICIT, _BINOMIAL, *PUBLISHED,
+        _ATTENTION,
+        _LOCAL,
+        _FIRST_ORDER,
+        _ORDER,
+        _DENSE,
+        _EXPONENTIAL,
+        _QUADRATIC,
+        _STRIDE,
+        _OFFSETS,
+        _EXPLICIT,
+        _BINOMIAL,
+        *PUBLISHED,
     )
-}  # fmt: skip
+}

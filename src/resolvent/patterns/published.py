@@ -269,4 +269,4 @@ PUBLISHED = (
         source="Alon and Schieber 1987, Optimal Preprocessing for Answering On-Line Product Queries (k = 2)",
         claim="Θ(n log n) reads in all are enough for two steps between any pair, and necessary",
     ),
-)  # fmt: skip
+)

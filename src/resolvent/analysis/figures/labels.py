@@ -37,8 +37,16 @@ def end_labels(axes: Axes, ends: Sequence[tuple[float, float, str, str]], *, siz
     heights = [_height(axes, x, y) for x, y, _, _ in ends]
     moved = spread(heights, gap)
     for (_, _, name, color), height in zip(ends, moved, strict=True):
-        axes.annotate(name, (1.015, height), xycoords="axes fraction", color=color, fontsize=size, va="center",
-                      weight="bold", annotation_clip=False)  # fmt: skip
+        axes.annotate(
+            name,
+            (1.015, height),
+            xycoords="axes fraction",
+            color=color,
+            fontsize=size,
+            va="center",
+            weight="bold",
+            annotation_clip=False,
+        )
 
 
 def _height(axes: Axes, x: float, y: float) -> float:
@@ -87,22 +95,39 @@ def shared_dashes(curves: Mapping[str, Sequence[float]]) -> dict[str, tuple[floa
 
 
 def name_points(
-    axes: Axes, points: Sequence[Place], names: Sequence[str], lines: Sequence[tuple[Place, Place]] = (), *,
+    axes: Axes,
+    points: Sequence[Place],
+    names: Sequence[str],
+    lines: Sequence[tuple[Place, Place]] = (),
+    *,
     size: float = 8,
-) -> None:  # fmt: skip
+) -> None:
     """Name points where no point, line or other name is. Call it last, when the figure has its layout."""
     from matplotlib.patheffects import withStroke
 
     taken = [_box(axes, point, point, 7) for point in points] + [_box(axes, *line, 2) for line in lines]
     for name, point in zip(names, points, strict=True):
-        label = axes.annotate(name, point, xytext=(0, 0), fontsize=size, color=INK, textcoords="offset points",
-                              va="center", path_effects=[withStroke(linewidth=2, foreground="white")])  # fmt: skip
+        label = axes.annotate(
+            name,
+            point,
+            xytext=(0, 0),
+            fontsize=size,
+            color=INK,
+            textcoords="offset points",
+            va="center",
+            path_effects=[withStroke(linewidth=2, foreground="white")],
+        )
         label.set_in_layout(False)  # it is within the axes
         offset = min(_OFFSETS, key=lambda offset: _covered(_moved(label, offset), axes, taken))
         taken.append(_moved(label, offset))
         if max(map(abs, offset)) > _FAR:
-            axes.annotate("", point, xytext=offset, textcoords="offset points",
-                          arrowprops={"arrowstyle": "-", "color": "#b8bec7", "lw": 0.7})  # fmt: skip
+            axes.annotate(
+                "",
+                point,
+                xytext=offset,
+                textcoords="offset points",
+                arrowprops={"arrowstyle": "-", "color": "#b8bec7", "lw": 0.7},
+            )
 
 
 def _moved(label: Annotation, offset: Place) -> Bbox:

@@ -17,11 +17,22 @@ A_ONLY, B_ONLY, A_AND_B = "#7aaae4", "#c9550a", "#22314d"  # apart by lightness,
 
 # On light pages and on dark ones, in the order of `PAPER_STRUCTURES`, and then for others.
 _COLORS = (
-    ("#3d5a80", "#8fb3e0"), ("#98a9c2", "#c3cfdf"), ("#c8553d", "#f08870"), ("#e0a458", "#edc083"),
-    ("#2a9d8f", "#4cc7b8"), ("#7b2d8b", "#c985da"), ("#b58bc4", "#e0c6e9"), ("#588157", "#86bd84"),
-    ("#a3b18a", "#c9d8ae"), ("#d81b60", "#ff7aa6"), ("#f48fb1", "#f9bed2"), ("#00838f", "#35b6c4"),
-    ("#4dd0e1", "#9aeaf3"), ("#6d4c41", "#b99a8e"), ("#a1887f", "#d6c3bb"),
-)  # fmt: skip
+    ("#3d5a80", "#8fb3e0"),
+    ("#98a9c2", "#c3cfdf"),
+    ("#c8553d", "#f08870"),
+    ("#e0a458", "#edc083"),
+    ("#2a9d8f", "#4cc7b8"),
+    ("#7b2d8b", "#c985da"),
+    ("#b58bc4", "#e0c6e9"),
+    ("#588157", "#86bd84"),
+    ("#a3b18a", "#c9d8ae"),
+    ("#d81b60", "#ff7aa6"),
+    ("#f48fb1", "#f9bed2"),
+    ("#00838f", "#35b6c4"),
+    ("#4dd0e1", "#9aeaf3"),
+    ("#6d4c41", "#b99a8e"),
+    ("#a1887f", "#d6c3bb"),
+)
 COLORS = tuple(light for light, _ in _COLORS)
 _ON_DARK = {INK: "#e8eaee", PALE: "#a3acb9", A_ONLY: "#6ea8ee", B_ONLY: "#f0873f", A_AND_B: "#d7e0ee"}
 

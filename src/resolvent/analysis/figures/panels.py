@@ -237,8 +237,10 @@ def comparison_figure(profiles: Sequence[Profile]) -> Figure:
     trade_off(trade_axes, profiles)
     figure.supxlabel(
         "Low is cheap. Lines in several colors are structures that coincide; dashed ones are cache-efficient. "
-        "No pattern lies in the gray.", fontsize=9.5, color=PALE,
-    )  # fmt: skip
+        "No pattern lies in the gray.",
+        fontsize=9.5,
+        color=PALE,
+    )
     return figure
 
 
