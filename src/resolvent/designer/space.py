@@ -127,23 +127,13 @@ def _near(n: int) -> list[Pattern]:
 def _pairs(n: int, shape: Shape, corners: tuple[int, ...]) -> Iterator[Line]:
     """A on the diagonal, or on a window; B far. What A keeps of inputs and B of outputs takes slots of its own."""
     held, steps = min(_MOST_HELD, max(n - 1, 1)), 1 if n <= _MEDIUM else 0
+
+    def joined(a: str, b: str) -> Make:
+        return lambda size: Structure.uniform(pair(a, b.format(size)), shape)
+
     for a in ("first-order", *(f"local:{w + 1}" for w in (1, 4, 16, 64) if w < n)):
-        yield Line(
-            "pair A/B",
-            lambda s, a=a: Structure.uniform(pair(a, f"binomial:{s},lazy"), shape),
-            held,
-            1,
-            corners,
-            steps,  # type: ignore[misc]
-        )
-        yield Line(
-            "pair A/B",
-            lambda s, a=a: Structure.uniform(pair(a, f"order:{s}"), shape),
-            max(n - 1, 1),
-            1,
-            corners,
-            steps,  # type: ignore[misc]
-        )
+        yield Line("pair A/B", joined(a, "binomial:{},lazy"), held, 1, corners, steps)
+        yield Line("pair A/B", joined(a, "order:{}"), max(n - 1, 1), 1, corners, steps)
 
 
 def _mixes(n: int, shape: Shape, corners: tuple[int, ...], far: Callable[[int], Pattern]) -> Iterator[Line]:
@@ -164,13 +154,7 @@ def _mixes(n: int, shape: Shape, corners: tuple[int, ...], far: Callable[[int], 
                 )
 
             yield Line("mixed layers", layers, held, 2, corners)
-            yield Line(
-                "mixed layers",
-                lambda size, layers=layers: Structure(layers(size).layers[::-1]),
-                held,
-                2,
-                corners,  # type: ignore[misc]
-            )
+            yield Line("mixed layers", _reversed(layers), held, 2, corners)
         if shape.heads > 1 and shape.layers > 1:
 
             def one(size: int, near: Pattern = near) -> Structure:
@@ -178,6 +162,10 @@ def _mixes(n: int, shape: Shape, corners: tuple[int, ...], far: Callable[[int], 
                 return Structure((((shape.heads, near),),) * (shape.layers - 1) + (mixed,))
 
             yield Line("one far head", one, held, 2, corners)
+
+
+def _reversed(make: Make) -> Make:
+    return lambda size: Structure(make(size).layers[::-1])
 
 
 def _counts(heads: int) -> list[int]:
