@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -15,7 +13,7 @@ from fuzz.calls import Call, draw_call
 from fuzz.case import Case, Difference
 from fuzz.compare import Exact, Tensors, exactly
 from fuzz.threads import threads
-from resolvent.ops import Cache, load_cache
+from resolvent.ops import Cache
 from resolvent.ops.cache.stages import stage_caches
 
 _DTYPES = [torch.float64, torch.float64, torch.float64, torch.float32, torch.bfloat16]
@@ -138,7 +136,7 @@ def _detour(case: Case, session: _Session, leaves: Tensors) -> str:
 def _change(case: Case, session: _Session) -> str:
     """What else can be done with a cache; rows then go on from wherever it leaves them."""
     cache, batch = session.cache, session.cache.batch
-    match case.choose(["clone", "reorder", "select", "repeat", "snapshot", "snapshot", "rewind", "rewind", "file"]):
+    match case.choose(["clone", "reorder", "select", "repeat", "snapshot", "snapshot", "rewind", "rewind", "state"]):
         case "clone":
             session.cache = cache.clone()
             return "clone"
@@ -165,12 +163,12 @@ def _change(case: Case, session: _Session) -> str:
                 for row, target in zip(session.rows, targets, strict=True)
             ]
             return f"rewind {targets}, rows {session.rows}"
-        case "file" if session.call.operated.has_spelling and not any(t.requires_grad for t in cache.tensors.values()):
-            with tempfile.TemporaryDirectory() as folder:
-                cache.save(Path(folder) / "cache")
-                loaded = load_cache(Path(folder) / "cache")
+        case "state" if not any(t.requires_grad for t in cache.tensors.values()):
+            loaded = cache.clone()
+            loaded.rewind(0)
+            loaded.load_state_dict(cache.state_dict())
             session.cache = loaded
-            return "save and load"
+            return "state_dict"
     return "nothing"
 
 

@@ -25,7 +25,6 @@ FILES = Fuzzer(
         "model-config": (readers.model_config, 2),
         "run-config": (readers.run_config, 3),
         "saved-model": (readers.model, 2),
-        "cache": (readers.cache, 3),
         "checkpoint": (readers.checkpoint, 2),
         "record": (readers.record, 2),
         "bench": (readers.bench, 1),

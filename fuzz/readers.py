@@ -16,7 +16,6 @@ from fuzz.permitted import permitted
 from resolvent.bench.record import KINDS, read_bench_records
 from resolvent.errors import RunError
 from resolvent.model import LanguageModel, ModelConfig
-from resolvent.ops import load_cache
 from resolvent.text import Corpus
 from resolvent.train import Record, RunConfig, train
 from resolvent.train.metrics import read_metrics
@@ -98,17 +97,6 @@ def run_config(case: Case) -> None:
     case.say(assignment=assignment[:3000])
     with permitted(*_REFUSALS):
         samples.CONFIG.changed([assignment]).to_dict()
-
-
-def cache(case: Case) -> None:
-    content = distorted_safetensors(case, case.choose(samples.caches()), _NESTED)
-    case.say(content=_shown(content))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "cache.safetensors"
-        path.write_bytes(content)
-        with permitted(*_REFUSALS) as result:
-            load_cache(path)
-    case.count("refused", int(result.refused))
 
 
 def checkpoint(case: Case) -> None:

@@ -8,16 +8,11 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-import torch
-
-import resolvent as rv
-from resolvent.model import LanguageModel, ModelConfig
-from resolvent.ops import decode_cache
+from resolvent.model import ModelConfig
 from resolvent.tasks import Copy
 from resolvent.text import prepare
 from resolvent.train import Progress, RunConfig, TrainConfig, train
 from tests.bench import samples as bench_samples
-from tests.operator_cases import extend, mixer_inputs
 
 Files = dict[str, bytes]
 CONFIG = RunConfig(
@@ -25,7 +20,6 @@ CONFIG = RunConfig(
     Copy(vocab_size=20, length=4),
     TrainConfig(steps=6, warmup=1, batch=2, eval_every=3, eval_batches=1, checkpoint_every=2, log_every=1),
 )
-SMALL_TABLE = rv.explicit(lambda i: [i // 2, i - 1] if i else [], n=12)
 SHARDED = dataclasses.replace(CONFIG, train=dataclasses.replace(CONFIG.train, parallel="shard"))
 
 
@@ -79,31 +73,6 @@ def interrupted_run(*, sharded: bool) -> Files:
 
 
 @cache
-def caches() -> list[bytes]:
-    """Of a layer, with room for some tokens or growing, and of a model with slots and states."""
-    contents = []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "cache"
-        inputs = mixer_inputs(9, torch.float32, 2, 2, 4, 4)
-        for spec, options in (
-            ("exponential+cache", {}),
-            ("order:3", {"max_tokens": 20}),
-            ("dense", {"normalize": "joint"}),
-            ("exponential/order:3", {}),
-            (SMALL_TABLE, {}),
-        ):
-            cache = decode_cache(spec, 2, 2, 4, 4, **options)
-            extend(inputs, spec, cache, normalize=options.get("normalize", "gate"))
-            cache.save(path)
-            contents.append(path.read_bytes())
-        model = LanguageModel(ModelConfig(vocab_size=9, layers=2, dim=8, heads=2, pattern=["first-order", "quadratic"],
-                                          rule=["mamba:state=2", "low-rank:rank=2"]))  # fmt: skip
-        model.extend(torch.tensor([[1, 2, 3]]))[1].save(path)
-        contents.append(path.read_bytes())
-    return contents
-
-
-@cache
 def corpus() -> Files:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "source"
@@ -119,5 +88,4 @@ def make_all() -> None:
     finished_run()
     interrupted_run(sharded=False)
     interrupted_run(sharded=True)
-    caches()
     corpus()

@@ -70,8 +70,8 @@ def test_a_cache_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_reader_with_a_foreign_exception_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "load_cache", lambda _: {}["batch"])
-    assert run_case(only(FILES, "cache"), 0, 0).finding.startswith("KeyError: 'batch'")
+    monkeypatch.setattr(readers, "read_records", lambda _: {}["batch"])
+    assert run_case(only(FILES, "record"), 0, 0).finding.startswith("KeyError: 'batch'")
 
 
 def test_what_counts_is_who_raises() -> None:

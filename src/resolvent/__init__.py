@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from resolvent.designer.design import Design, design
     from resolvent.mixer import Mixer
     from resolvent.model import LanguageModel, ModelConfig, diagnose, preset, watch_gates
-    from resolvent.ops import DecodeCache, choose_backend, decode_cache, extend, load_cache, mix, solve
+    from resolvent.ops import DecodeCache, choose_backend, decode_cache, extend, mix, solve
 
 __version__ = "0.1.0"
 
@@ -61,7 +61,6 @@ __all__ = [
     "extend",
     "hop_matrix",
     "hops",
-    "load_cache",
     "mix",
     "pair",
     "pattern",
@@ -75,9 +74,7 @@ __all__ = [
 ]
 
 _LOADED_LATER = (  # all but the designer need torch
-    dict.fromkeys(
-        ("DecodeCache", "choose_backend", "decode_cache", "extend", "load_cache", "mix", "solve"), "resolvent.ops"
-    )
+    dict.fromkeys(("DecodeCache", "choose_backend", "decode_cache", "extend", "mix", "solve"), "resolvent.ops")
     | {"Mixer": "resolvent.mixer"}
     | dict.fromkeys(("Design", "design"), "resolvent.designer")
     | dict.fromkeys(("LanguageModel", "ModelConfig", "diagnose", "preset", "watch_gates"), "resolvent.model")

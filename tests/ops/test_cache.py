@@ -1,18 +1,15 @@
-"""The verbs of caches: what goes on from a changed cache is what would have gone on alone; files are checked."""
+"""The verbs of caches: what goes on from a changed cache is what would have gone on alone; states are checked."""
 
-import json
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import resolvent as rv
-from resolvent.ops import Cache, Caches, DecodeCache, ScanState, decode_cache, load_cache
+from resolvent.ops import Cache, Caches, DecodeCache, ScanState, decode_cache
 from resolvent.ops.cache.stages import stage_caches
 from tests.operator_cases import (
     ENDLESS_ROWS,
@@ -89,8 +86,8 @@ def same(a: Cache, b: Cache) -> None:
 
 @every
 @pytest.mark.parametrize("kind", NORMALIZATIONS, ids=str)
-def test_rows_go_their_own_way(spec: Spec, kind: dict[str, object], tmp_path: Path) -> None:
-    """clone, select, repeat, reorder, save and load: each row goes on as if nothing had happened, bit for bit.
+def test_rows_go_their_own_way(spec: Spec, kind: dict[str, object]) -> None:
+    """clone, select, repeat, reorder, state_dict: each row goes on as if nothing had happened, bit for bit.
 
     (But for attention, whose chunks are products by torch, which may add up another batch in another order.)
     """
@@ -104,8 +101,9 @@ def test_rows_go_their_own_way(spec: Spec, kind: dict[str, object], tmp_path: Pa
         "reorder": (cache.reorder([2, 2, 1]), [2, 2, 1]),
         "to": (cache.to("cpu", torch.float64), [0, 1, 2]),
     }
-    cache.save(tmp_path / "cache")
-    changed["load"] = (load_cache(tmp_path / "cache"), [0, 1, 2])
+    loaded = decode_cache(spec, 3, 2, 16, 16, dtype=torch.float64, **kind)
+    loaded.load_state_dict(cache.state_dict())
+    changed["load"] = (loaded, [0, 1, 2])
     expected = go_on(inputs, cache)
     for name, (other, picked) in changed.items():
         assert other.batch == len(picked), name
@@ -131,15 +129,14 @@ def test_to_another_dtype(spec: Spec) -> None:
 
 
 @every
-def test_bytes_are_known_before_and_stay(spec: Spec, tmp_path: Path) -> None:
+def test_bytes_are_known_before_and_stay(spec: Spec) -> None:
     cache = decode_cache(spec, 3, 2, 16, 16, max_tokens=N, dtype=torch.float64)
     promised = cache.nbytes
     inputs, cache = started(spec, max_tokens=N)
     assert cache.nbytes == promised
     cache.snapshot()
     go_on(inputs, cache)
-    cache.save(tmp_path / "cache")
-    assert cache.nbytes == cache.clone().nbytes == load_cache(tmp_path / "cache").nbytes == promised
+    assert cache.nbytes == cache.clone().nbytes == promised
     assert cache.select([0]).nbytes * 3 == cache.repeat(2).nbytes // 2 == promised
 
 
@@ -284,7 +281,7 @@ def test_gradients_flow_through_verbs() -> None:
     assert_close(found, expected)
 
 
-def test_states(tmp_path: Path) -> None:
+def test_states() -> None:
     state = ScanState({"h": torch.randn(2, 3, 4), "n": torch.tensor([1, 2])})
     first = state.clone()
     state.snapshot()
@@ -295,8 +292,9 @@ def test_states(tmp_path: Path) -> None:
     sums = ScanState({"memory": torch.randn(2, 3)})  # over all tokens, which half precision would spoil
     assert torch.equal(sums.to(dtype=torch.bfloat16).tensors["memory"], sums.tensors["memory"])
     assert state.repeat(2).positions.tolist() == [5, 5, 6, 6]
-    state.save(tmp_path / "state")
-    same(load_cache(tmp_path / "state"), state)
+    loaded = first.clone()
+    loaded.load_state_dict(state.state_dict())
+    same(loaded, state)
     with pytest.raises(ValueError, match="back to 3: a state is one sum over all tokens"):
         state.rewind([3, 6])
     state.rewind(0)
@@ -312,14 +310,14 @@ def several() -> tuple[Inputs, Caches]:
     )
 
 
-def test_several_at_once(tmp_path: Path) -> None:
+def test_several_at_once() -> None:
     inputs, caches = several()
     assert list(caches) == ["0", "1"]
     assert len(caches) == 2
     assert caches.positions.tolist() == caches["0"].positions.tolist() == [29, 26, 22]
     assert caches.nbytes == sum(child.nbytes for child in caches.values())
-    caches.save(tmp_path / "several")
-    loaded = load_cache(tmp_path / "several")
+    loaded = several()[1]
+    loaded.load_state_dict(caches.state_dict())
     same(loaded, caches)
     picked = caches.reorder([1, 0, 1])
     y = go_on(inputs, caches["0"])
@@ -346,143 +344,45 @@ def test_several_rewind_all_or_none() -> None:
         assert_close(go_on(inputs, cache, 20, N), y)
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    path = tmp_path / "cache.safetensors"
-    started("exponential+cache")[1].save(path)
-    return path
-
-
-def tensors_of(path: Path) -> dict[str, Tensor]:
-    return {name: t.clone() for name, t in load_file(path).items()}
-
-
-def rewrite(path: Path, tensors: dict[str, Tensor] | None = None, **metadata: str) -> None:
-    with safe_open(path, framework="pt") as file:
-        old = file.metadata()
-    save_file(tensors_of(path) if tensors is None else tensors, path, old | metadata)
-
-
-def test_files_are_whole_or_not_there(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = saved.read_bytes()
-    assert [p.name for p in saved.parent.iterdir()] == [saved.name]
-
-    def full(*_: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="disk full"):
-        started("dense")[1].save(saved)
-    assert saved.read_bytes() == before
-    assert [p.name for p in saved.parent.iterdir()] == [saved.name]
-
-
-@pytest.mark.parametrize("keep", [0, 4, 100, -1])
-def test_truncated_files(saved: Path, keep: int) -> None:
-    saved.write_bytes(saved.read_bytes()[:keep])
-    with pytest.raises(
-        ValueError, match=r"is damaged, or not a complete safetensors file .*expected one written by cache.save"
+def test_a_state_of_another_cache_changes_nothing() -> None:
+    """Names, shapes, positions and lengths are looked at before anything is taken; of several caches, all of them."""
+    _, cache = started("exponential+cache")
+    before, good = cache.clone(), cache.clone().state_dict()
+    shorter = {**good, "outputs": good["outputs"][:, :, 1:]}
+    for wrong, message in (
+        ({name: t for name, t in good.items() if name != "values"}, "expected a state of tensors of shapes"),
+        (shorter, r"'outputs': \(3, 2, 5, 16\)"),
+        ({**good, "positions": torch.tensor([1, 2, 9999])}, "at least 0 and at most 64"),
+        ({**good, "positions": torch.tensor([1, 2])}, r"'positions': \(2,\)"),
+        ({**good, "capacity": torch.tensor(0)}, "expected a capacity"),
     ):
-        load_cache(saved)
+        with pytest.raises(ValueError, match=message):
+            cache.load_state_dict(wrong)
+        same(cache, before)
+    fixed = DecodeCache("exponential+cache", 3, 2, 16, 16, max_tokens=60)
+    with pytest.raises(ValueError, match="expected the state of a cache for 60 tokens, got one for 64"):
+        fixed.load_state_dict(good)
+    _, caches = several()
+    untouched = caches.clone()
+    with pytest.raises(ValueError, match=r"cache '1': cache 'h': expected a state of tensors"):
+        caches.load_state_dict({name: t for name, t in untouched.state_dict().items() if name != "1/h/h"})
+    with pytest.raises(ValueError, match="expected a state of the caches 0, 1, got some of 2"):
+        caches.load_state_dict({"2/values": torch.zeros(1)})
+    same(caches, untouched)
 
 
-def test_foreign_files(saved: Path) -> None:
-    saved.write_bytes(b"not a cache at all, but long enough to look like one")
-    with pytest.raises(ValueError, match="or not a complete safetensors file"):
-        load_cache(saved)
-    save_file({"weight": torch.zeros(3)}, saved)
-    with pytest.raises(ValueError, match=r"expected a file of format 'resolvent-cache' written by .*, got None"):
-        load_cache(saved)
-    with pytest.raises(FileNotFoundError):
-        load_cache(saved.with_name("nothing"))
-
-
-def test_other_versions(saved: Path) -> None:
-    rewrite(saved, version="3")
-    with pytest.raises(ValueError, match="expected version '2' of resolvent-cache, got '3'"):
-        load_cache(saved)
-
-
-@pytest.mark.parametrize("options", [{}, JOINT])
-def test_files_of_version_1(tmp_path: Path, options: dict[str, object]) -> None:
-    """The same layout in the words of version 1: parts, room, tokens, normalise, whole."""
-    inputs, cache = started("quadratic+cache", **options)
-    both = Caches({"0": cache, "1": ScanState({"h": torch.randn(cache.batch, 2)})})
-    both.save(tmp_path / "cache")
-    names = {"tensors": "parts", "capacity": "room", "max_tokens": "tokens", "normalize": "normalise"}
-
-    def previous(layout: dict[str, object]) -> dict[str, object]:
-        children = {name: previous(child) for name, child in layout.get("children", {}).items()}
-        renamed = {names.get(key, key): "whole" if value == "joint" else value for key, value in layout.items()}
-        return renamed | ({"children": children} if children else {})
-
-    rewrite(tmp_path / "cache", version="1", layout=json.dumps(previous(both.layout())))
-    loaded = load_cache(tmp_path / "cache")
-    assert loaded.signature == both.signature
-    assert_close(go_on(inputs, loaded["0"]), go_on(inputs, cache))
-
-
-def test_wrong_tensors(saved: Path) -> None:
-    tensors = tensors_of(saved)
-    renamed = dict(tensors)
-    renamed["value"] = renamed.pop("values")
-    rewrite(saved, renamed)
-    with pytest.raises(ValueError, match=r"the file does not hold what it says. missing: values; extra: value"):
-        load_cache(saved)
-    rewrite(saved, {**tensors, "outputs": tensors["outputs"][:, :, 1:].contiguous()})
-    with pytest.raises(ValueError, match=r"mis-shaped: outputs is \(3, 2, 5, 16\), expected \(3, 2, 6, 16\)"):
-        load_cache(saved)
-    rewrite(saved, {**tensors, "keys_a": tensors["keys_a"].float()})
-    with pytest.raises(ValueError, match=r"of another dtype: keys_a is float32, expected float64"):
-        load_cache(saved)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"kind": "other"},
-        {"pattern": "nothing"},
-        {"positions": [1]},
-        {"positions": [1, 2, 9999]},
-        {"max_tokens": 4},
-        {"dtype": "nn"},
-    ],
-)
-def test_damaged_layouts(saved: Path, change: dict[str, object]) -> None:
-    with safe_open(saved, framework="pt") as file:
-        layout = json.loads(file.metadata()["layout"])
-    rewrite(saved, layout=json.dumps(layout | change))
-    with pytest.raises(ValueError, match="has a damaged layout"):
-        load_cache(saved)
-    del layout["heads"]
-    rewrite(saved, layout=json.dumps(layout))
-    with pytest.raises(ValueError, match="has a damaged layout: the layout is incomplete: expected heads"):
-        load_cache(saved)
-    for broken in ("{", "[]"):
-        rewrite(saved, layout=broken)
-        with pytest.raises(ValueError, match="has no readable layout"):
-            load_cache(saved)
-
-
-def test_a_function_cannot_be_saved(tmp_path: Path) -> None:
-    cache = DecodeCache(rv.strided(lambda k: k + 1), 1, 1, 4, 4)
-    with pytest.raises(ValueError, match="is a Python function, which no file can hold"):
-        cache.save(tmp_path / "cache")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("spec", ["dense", "quadratic+cache", "attention/exponential+cache"])
-def test_grouped_heads_through_files(spec: str, tmp_path: Path) -> None:
-    inputs = mixer_inputs(N, torch.float64, 2, 4, 16, 16)
-    inputs |= {name: inputs[name][:, :2] for name in ("x", "ka", "kb")}
-    cache = decode_cache(spec, 2, 4, 16, 16, dtype=torch.float64, kv_heads=2)
-    go_on(inputs, cache, 0, 20)
-    cache.save(tmp_path / "cache")
-    loaded = load_cache(tmp_path / "cache")
-    assert loaded.signature == cache.signature
-    assert all(stage.kv_heads == 2 for stage in stage_caches(loaded))
-    assert loaded.nbytes == cache.nbytes
-    assert_close(go_on(inputs, loaded, 20), go_on(inputs, cache, 20))
+def test_a_state_of_a_cache_that_has_grown(tmp_path: Path) -> None:
+    """It fits one that has grown less, through a file, too; snapshots are dropped."""
+    inputs, cache = started("dense")
+    long = {name: torch.cat([t] * 3, -2 if t.ndim > 3 else -1) for name, t in inputs.items()}
+    extend(cut(long, CUT, 2 * N), "dense", cache)
+    torch.save(cache.state_dict(), tmp_path / "state")
+    small = started("dense")[1]
+    small.snapshot()
+    small.load_state_dict(torch.load(tmp_path / "state"))
+    same(small, cache)
+    last = cut(long, 2 * N, 2 * N + 20)
+    assert_close(extend(last, "dense", small), extend(last, "dense", cache))
 
 
 @pytest.mark.parametrize("scale", [-0.7, 0.0, 0.5])

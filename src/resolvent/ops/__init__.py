@@ -3,7 +3,6 @@
 from resolvent.ops.api import choose_backend, extend, mix, solve
 from resolvent.ops.cache.base import Cache
 from resolvent.ops.cache.caches import Caches
-from resolvent.ops.cache.load import load_cache
 from resolvent.ops.cache.scan_state import ScanState
 from resolvent.ops.cache.slots import DecodeCache
 from resolvent.ops.cache.stages import decode_cache
@@ -18,7 +17,6 @@ __all__ = [
     "decode_cache",
     "expanded_scan",
     "extend",
-    "load_cache",
     "mix",
     "scan",
     "solve",

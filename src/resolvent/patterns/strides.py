@@ -6,8 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from itertools import count, pairwise
@@ -23,19 +21,9 @@ Integers = npt.NDArray[np.int64]
 
 _CHECKED_VALUES = 64
 _PROBES = [start + k for start in (2**20, 2**24, 2**30, 2**40) for k in range(64)]  # far out
-_MOST_STRIDES: ContextVar[int] = ContextVar("most strides", default=1 << 24)
+_MOST_STRIDES = 1 << 24
 _FIRST_BLOCK, _LARGEST_BLOCK = 64, 1 << 16  # strides that are computed at once
 _SHARED = 1 << 20  # positions up to which rows are views of one shared array
-
-
-@contextmanager
-def listing_at_most(strides: int) -> Iterator[None]:
-    """Raise an error where more strides than this would be listed: for patterns and lengths that a file claims."""
-    token = _MOST_STRIDES.set(strides)
-    try:
-        yield
-    finally:
-        _MOST_STRIDES.reset(token)
 
 
 class Value:
@@ -239,7 +227,7 @@ def _generate(strides: Generated, limit: int) -> Integers:
     blocks = list(_blocks(strides, limit)) if isinstance(strides, Formula) else []
     done = sum(map(len, blocks))
     values: list[int] = []
-    value_of, before, most = strides.value, int(blocks[-1][-1]) if done else 0, _MOST_STRIDES.get()
+    value_of, before, most = strides.value, int(blocks[-1][-1]) if done else 0, _MOST_STRIDES
     for k in count(done):  # what is left, or has an error to tell of
         value = value_of(k)
         if value <= before:
@@ -273,7 +261,7 @@ def _blocks(strides: Formula, limit: int) -> Iterator[Integers]:
 
 def require_few(number: int, strides: Strides, limit: int) -> None:
     """Raise an error if so many strides below the limit are too many to list."""
-    most = _MOST_STRIDES.get()
+    most = _MOST_STRIDES
     if number > most:
         raise PatternError(
             f"{strides.spelling} has more than {most:,} strides below {limit:,}: too many to list. "

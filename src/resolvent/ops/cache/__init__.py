@@ -1,1 +1,1 @@
-"""Decode caches: slots given by the pattern, states of scans, several of them as one, and files of them."""
+"""Decode caches: slots given by the pattern, states of scans, and several of them as one."""

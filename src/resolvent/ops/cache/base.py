@@ -6,18 +6,16 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from resolvent.ops.cache.files import write
 from resolvent.ops.sequences import checked_integers
 from resolvent.patterns.strides import Integers
 
-Layout = dict[str, Any]  # what JSON holds; read back by `from_layout`, which checks it
+POSITIONS, CAPACITY = "positions", "capacity"  # of a `state_dict`, beside the tensors
 MEMORY = "memory"  # the tensor of a `ScanState` that sums over all tokens: never in half precision
 
 
@@ -111,9 +109,14 @@ class Cache(ABC):
         self.check_rewind(targets)  # all of it, before anything is changed
         self._rewind(targets)
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """One safetensors file, complete or not there at all. Snapshots are not saved."""
-        write(path, self.tensors, self.layout())
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take the state that `state_dict` gave, of a cache made of the same; snapshots are dropped.
+
+        Tensors are copied, to this cache's device and dtype. A state of another cache raises an error, and changes
+        nothing.
+        """
+        self.check_state(state)
+        self._load(state)
 
     @property
     @abstractmethod
@@ -137,18 +140,23 @@ class Cache(ABC):
         """Raise an error, with the reason, where `rewind` cannot do this."""
 
     @abstractmethod
-    def layout(self) -> Layout:
-        """All but the tensors, as JSON can hold it."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """Its tensors, and in others how many tokens were seen, for `load_state_dict`: what `torch.save` or safetensors
+        can write. Like a module's, they are those of the cache: clone them if it goes on. Snapshots are not among them.
+        """
 
     @abstractmethod
-    def fill(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take these for `tensors`: names, shapes and dtypes are the same."""
+    def check_state(self, state: Mapping[str, Tensor]) -> None:
+        """Raise an error, with the reason, where `load_state_dict` cannot do this."""
 
     @abstractmethod
     def _changed(self, change: Change) -> Self: ...
 
     @abstractmethod
     def _rewind(self, targets: list[int]) -> None: ...
+
+    @abstractmethod
+    def _load(self, state: Mapping[str, Tensor]) -> None: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,8 +228,25 @@ class TensorCache(Cache):
         other._follow_change(change)
         return other
 
-    def fill(self, tensors: Mapping[str, Tensor]) -> None:
-        self.tensors = dict(tensors)
+    def state_dict(self) -> dict[str, Tensor]:
+        return {**self.tensors, POSITIONS: torch.tensor(self.positions)}
+
+    def check_state(self, state: Mapping[str, Tensor]) -> None:
+        expected = {name: self._shape(name, state) for name in self.tensors}
+        expected |= {name: tuple(t.shape) for name, t in self.state_dict().items() if name not in self.tensors}
+        if shapes(state) != expected:
+            raise ValueError(f"expected a state of tensors of shapes {expected}, got {shapes(state)}.")
+        checked_positions(state[POSITIONS], self.batch)
+
+    def _shape(self, name: str, state: Mapping[str, Tensor]) -> tuple[int, ...]:  # noqa: ARG002
+        """That a tensor has in this state of a cache like this one."""
+        return tuple(self.tensors[name].shape)
+
+    def _load(self, state: Mapping[str, Tensor]) -> None:
+        self.tensors = {name: state[name].detach().to(t.device, t.dtype, copy=True) for name, t in self.tensors.items()}
+        self.positions[:] = state[POSITIONS].tolist()
+        self.snapshots = []
+        self._follow_positions(list(range(self.batch)))
 
     @abstractmethod
     def _rewinds_freely(self, target: int | None = None) -> bool:
@@ -260,8 +285,11 @@ def checked_positions(positions: Sequence[int] | Tensor, batch: int, most: int |
 
 def check_tensor_names(named: Mapping[str, object]) -> None:
     for name in named:
-        if not isinstance(name, str) or not name or "/" in name:
-            raise ValueError(f"expected names without '/', which tensors the names in a file, got {name!r}.")
+        if not isinstance(name, str) or not name or "/" in name or name in (POSITIONS, CAPACITY):
+            raise ValueError(
+                f"expected names without '/', other than {POSITIONS} and {CAPACITY}, as the names in a state_dict, "
+                f"got {name!r}."
+            )
 
 
 def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

@@ -8,7 +8,7 @@ from typing import Self, final
 
 from torch import Tensor
 
-from resolvent.ops.cache.base import Cache, Change, Layout, check_tensor_names
+from resolvent.ops.cache.base import Cache, Change, check_tensor_names
 from resolvent.patterns.strides import Integers
 
 
@@ -64,12 +64,17 @@ class Caches(Cache, Mapping[str, Cache]):
             except ValueError as error:
                 raise ValueError(f"cache {name!r}: {error}") from None
 
-    def layout(self) -> Layout:
-        return {"kind": "several", "children": {name: child.layout() for name, child in self.items()}}
+    def state_dict(self) -> dict[str, Tensor]:
+        return {f"{name}/{key}": t for name, child in self.items() for key, t in child.state_dict().items()}
 
-    def fill(self, tensors: Mapping[str, Tensor]) -> None:
+    def check_state(self, state: Mapping[str, Tensor]) -> None:
+        if unknown := sorted({key.partition("/")[0] for key in state} - self.keys()):
+            raise ValueError(f"expected a state of the caches {', '.join(self)}, got some of {', '.join(unknown)}.")
         for name, child in self.items():
-            child.fill({own: tensors[f"{name}/{own}"] for own in child.tensors})
+            try:
+                child.check_state(_part(state, name))
+            except ValueError as error:
+                raise ValueError(f"cache {name!r}: {error}") from None
 
     @property
     def content(self) -> str:
@@ -82,3 +87,12 @@ class Caches(Cache, Mapping[str, Cache]):
     def _rewind(self, targets: list[int]) -> None:
         for child in self.values():
             child._rewind(targets)
+
+    def _load(self, state: Mapping[str, Tensor]) -> None:
+        for name, child in self.items():
+            child._load(_part(state, name))
+
+
+def _part(state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """The state of one of the caches."""
+    return {key.removeprefix(f"{name}/"): t for key, t in state.items() if key.startswith(f"{name}/")}

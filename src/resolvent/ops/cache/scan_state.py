@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import final
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from resolvent.fields import as_integers, as_list, as_mapping, as_text, check_names
-from resolvent.ops.cache.base import Change, Layout, TensorCache, check_tensor_names, checked_positions, shapes
+from resolvent.ops.cache.base import Change, TensorCache, check_tensor_names, checked_positions, shapes
 from resolvent.patterns.strides import Integers
-from resolvent.tensor_files import StoredTensor, differences
 
 
 @final
@@ -44,28 +41,6 @@ class ScanState(TensorCache):
         """Take these tensors for the state after so many more tokens of each row."""
         self.tensors |= {name: t if t.requires_grad else t.detach() for name, t in tensors.items()}
         self.positions += counts
-
-    def layout(self) -> Layout:
-        tensors = {name: [list(t.shape), str(t.dtype).removeprefix("torch.")] for name, t in self.tensors.items()}
-        return {"kind": "state", "tensors": tensors, "positions": self.positions.tolist()}
-
-    @classmethod
-    def from_layout(cls, layout: Layout, stored: Mapping[str, StoredTensor]) -> ScanState:
-        """From its layout, on the device "meta"; what it claims is compared with the tensors that are stored."""
-        check_names(layout, ("kind", "tensors", "positions"), "the layout of a state", optional=())
-        expected = {}
-        for name, value in as_mapping(layout["tensors"], "tensors").items():
-            shape, dtype = [*as_list(value, name), None, None][:2]
-            expected[name] = StoredTensor(as_text(dtype, "a dtype"), tuple(as_integers(shape, "a shape")))
-        if wrong := differences(expected, stored):
-            raise ValueError(f"the file does not hold what it says. {wrong}.")
-        tensors = {
-            name: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for name, t in expected.items()
-        }
-        positions = as_integers(layout["positions"], "positions")
-        if any(t.shape[:1] != (len(positions),) for t in expected.values()):
-            raise ValueError(f"expected a position for each row, got {len(positions):,}.")
-        return cls(tensors, positions)
 
     @property
     def content(self) -> str:

@@ -11,20 +11,14 @@ import torch
 from torch import Tensor
 
 from resolvent.errors import shortened
-from resolvent.fields import as_integer, as_integers, as_text, check_names
-from resolvent.ops.cache.base import Change, Layout, TensorCache
+from resolvent.ops.cache.base import CAPACITY, POSITIONS, Change, TensorCache, checked_positions
 from resolvent.ops.cpu.memory import zeros
 from resolvent.patterns import Normalize, PatternLike, Stage, as_pattern
 from resolvent.patterns.checks import LARGEST_POSITION, require_length
-from resolvent.patterns.strides import Integers, listing_at_most
-from resolvent.tensor_files import StoredTensor, differences
+from resolvent.patterns.strides import Integers
 
 _ZERO = np.zeros(1, dtype=np.int64)
 _FIRST_CAPACITY = 64
-_LAYOUT = ("batch", "heads", "kv_heads", "dim", "key_dim", "max_tokens", "normalize", "capacity")
-_LONGEST_SPELLING = 1 << 16
-_LONGEST_TABLE = 1 << 22  # characters
-_FREE_STRIDES = 1 << 16  # of a pattern in a file: listing them takes a moment, whatever the file holds
 
 
 @final
@@ -179,54 +173,32 @@ class DecodeCache(TensorCache):
         self.expiry[group, slots[fits]] = pattern.last_readers(kept[fits])
         return slots[fits], kept[fits] - position
 
-    def layout(self) -> Layout:
-        if not self.pattern.has_spelling:
-            raise ValueError(
-                f"{self.pattern} is a Python function, which no file can hold: "
-                "expected a cache of a pattern with a spelling, like 'stride:k**3+1'."
-            )
-        _check_length(self.pattern.spelling)
-        layout = {"kind": "slots", "pattern": self.pattern.spelling, "dtype": str(self.dtype).removeprefix("torch.")}
-        return layout | {name: getattr(self, name) for name in _LAYOUT} | {"positions": self.positions.tolist()}
+    def state_dict(self) -> dict[str, Tensor]:
+        return {**super().state_dict(), CAPACITY: torch.tensor(self.capacity)}
 
-    @classmethod
-    def from_layout(cls, layout: Layout, stored: Mapping[str, StoredTensor]) -> DecodeCache:
-        """From its layout, on the device "meta".
+    def check_state(self, state: Mapping[str, Tensor]) -> None:
+        super().check_state(state)
+        capacity = int(state[CAPACITY])
+        if self.max_tokens not in (None, capacity):
+            raise ValueError(f"expected the state of a cache for {self.max_tokens:,} tokens, got one for {capacity:,}.")
+        if capacity < 1:
+            raise ValueError(f"expected a capacity of at least one token, got {capacity}.")
+        self._check_limit(capacity)
+        checked_positions(state[POSITIONS], self.batch, capacity)
 
-        Sizes that the layout claims are compared with the tensors that are stored before anything of such a size is
-        made; and no more strides of the pattern are listed than slots are stored, but for a number that takes no time.
-        """
-        check_names(layout, ("kind", "pattern", "dtype", "positions", *_LAYOUT), "the layout", optional=())
-        text, dtype = (as_text(layout[name], name) for name in ("pattern", "dtype"))
-        _check_length(text)
-        sizes = [as_integer(layout[name], name, least=1) for name in ("heads", "kv_heads", "dim", "key_dim")]
-        capacity = as_integer(layout["capacity"], "capacity", least=1)
-        max_tokens = None if layout["max_tokens"] is None else as_integer(layout["max_tokens"], "max_tokens", least=1)
-        if max_tokens not in (None, capacity):
-            raise ValueError(f"expected a capacity of {max_tokens} tokens, got {capacity}.")
-        positions = as_integers(layout["positions"], "positions", most=capacity)
-        batch = as_integer(layout["batch"], "batch")
-        if len(positions) != batch:
-            raise ValueError(f"expected a position for each of the {batch} rows, got {len(positions)}.")
-        normalize = _normalize(layout["normalize"])
-        most = max((t.shape[2] for t in stored.values() if len(t.shape) == 4), default=0)
-        with listing_at_most(_FREE_STRIDES + 4 * most):
-            pattern = _one_stage(text)
-            slots = pattern.slots(capacity)
-            expected = {}
-            for name in pattern.needs(normalize).cached:
-                heads, width = _tensor_sizes(name, *sizes)
-                kind = "float64" if name == "logs" else dtype
-                expected[name] = StoredTensor(kind, (batch, heads, slots, width))
-            if wrong := differences(expected, stored):
-                raise ValueError(f"the file does not hold what it says. {wrong}.")
-            heads, kv_heads, dim, key_dim = sizes
-            cache = cls(pattern, batch, heads, dim, key_dim, max_tokens=capacity, dtype=getattr(torch, dtype),
-                        device="meta", normalize=normalize, kv_heads=kv_heads)  # fmt: skip
-            cache.max_tokens = max_tokens
-            cache.positions[:] = positions
-            cache._follow_positions(list(range(batch)))
-        return cache
+    def _shape(self, name: str, state: Mapping[str, Tensor]) -> tuple[int, ...]:
+        return (*self.tensors[name].shape[:2], self._slots_in(state), self.tensors[name].shape[3])
+
+    def _slots_in(self, state: Mapping[str, Tensor]) -> int:
+        """A cache that grows may have had another capacity; slots keep their numbers."""
+        given = state.get(CAPACITY)
+        valid = given is not None and given.numel() == 1 and 1 <= int(given) <= self._limit
+        return self.pattern.slots(int(given)) if valid else self.slots
+
+    def _load(self, state: Mapping[str, Tensor]) -> None:
+        self.capacity = int(state[CAPACITY])
+        self.expiry = np.full((self.batch, self._slots_in(state)), -1, dtype=np.int64)
+        super()._load(state)
 
     def _rewinds_freely(self, target: int | None = None) -> bool:
         """Where no slot is ever given to a newer token; to the very beginning, always."""
@@ -261,13 +233,6 @@ class DecodeCache(TensorCache):
 def _slots_read(pattern: Stage, position: int) -> Integers:
     """The same for all layers of a model; none writes to it. (Read-only arrays are another type to kernels.)"""
     return pattern.slots_of(pattern.sources(position))
-
-
-def _check_length(spelling: str) -> None:
-    """Of a pattern in a file."""
-    most = _LONGEST_TABLE if spelling.startswith("explicit:") else _LONGEST_SPELLING
-    if len(spelling) > most:
-        raise ValueError(f"expected a pattern of at most {most:,} characters, got {len(spelling):,}.")
 
 
 def _one_stage(pattern: PatternLike) -> Stage:
