@@ -25,7 +25,7 @@ Given = Mapping[str, Tensor | float | None]
 
 NAMES = ("x", "qa", "ka", "qb", "kb", "gate")
 FAST = [name for name in BACKENDS if name not in ("reference", "triton")]  # tests/gpu has the latter
-SPARSE = [name for name in FAST if name not in ("dense", "paper")]  # which see nothing outside the pattern
+SPARSE = [name for name in FAST if name != "dense"]  # which compute nothing outside the pattern
 STRIDED = [
     *rv.PAPER_STRUCTURES,
     "stride:k**3+1+cache",
@@ -77,11 +77,6 @@ def can(backend: str, spec: Spec) -> bool:
 
 def backends(spec: Spec) -> list[str]:
     return [backend for backend in FAST if can(backend, spec)]
-
-
-def decoders(spec: Spec) -> list[str]:
-    """Those that have a cache."""
-    return [backend for backend in backends(spec) if backend != "paper"]
 
 
 PAIRS = [(backend, spec) for backend in FAST for spec in ALL if can(backend, spec)]

@@ -29,6 +29,7 @@ from resolvent.patterns import (
 )
 
 if TYPE_CHECKING:
+    from resolvent.coefficients import register_rule
     from resolvent.designer.design import Design, design
     from resolvent.mixer import Mixer
     from resolvent.model import LanguageModel, ModelConfig, diagnose, preset, watch_gates
@@ -66,6 +67,7 @@ __all__ = [
     "pattern",
     "preset",
     "quadratic",
+    "register_rule",
     "solve",
     "strided",
     "verify",
@@ -75,7 +77,7 @@ __all__ = [
 
 _LOADED_LATER = (  # all but the designer need torch
     dict.fromkeys(("DecodeCache", "choose_backend", "decode_cache", "extend", "mix", "solve"), "resolvent.ops")
-    | {"Mixer": "resolvent.mixer"}
+    | {"Mixer": "resolvent.mixer", "register_rule": "resolvent.coefficients"}
     | dict.fromkeys(("Design", "design"), "resolvent.designer")
     | dict.fromkeys(("LanguageModel", "ModelConfig", "diagnose", "preset", "watch_gates"), "resolvent.model")
 )

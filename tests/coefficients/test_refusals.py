@@ -18,10 +18,10 @@ from resolvent.rules import rule as rule_of
     ({"backend": "cpuu"}, "unknown backend 'cpuu': expected auto or dense, cpu, triton, torch, .* Did you mean 'cpu'"),
     ({"pattern": ["dense"] * 3}, "one for each of the 4 heads, got 3"),
     ({"pattern": [*["dense"] * 3, "local:4"], "kv_heads": 2}, "expected a multiple of 2 heads for dense, got 3"),
-    ({"pattern": "dense", "rule": "mamba"}, "the 'mamba2' rule needs a first-order pattern.* that fit it: softmax"),
+    ({"pattern": "dense", "rule": "mamba2"}, "the 'mamba2' rule needs a first-order pattern.* that fit it: softmax"),
     ({"pattern": "attention", "rule": "tied"}, "the 'tied' rule needs a pattern with feedback .there is no B"),
     ({"pattern": "local:4/order:2", "rule": "tied"}, "the 'tied' rule needs a pattern whose A and B read the same"),
-    ({"pattern": "local:4/first-order", "rule": "mamba"}, "the 'mamba2' rule needs a first-order pattern"),
+    ({"pattern": "local:4/first-order", "rule": "mamba2"}, "the 'mamba2' rule needs a first-order pattern"),
     ({"pattern": "local:4/order:2", "rule": "low-rank"}, "needs attention for A, as in 'attention/exponential'"),
     ({"pattern": "local:4", "rule": "low-rank"}, "needs attention or a pattern with feedback .*not a window"),
     ({"pattern": "first-order", "rule": "linear", "backend": "cpu"}, "expected backend='auto', got 'cpu'"),
@@ -33,15 +33,14 @@ def test_layers(options: dict[str, object], message: str) -> None:
 
 
 @pytest.mark.parametrize(("spec", "message"), [
-    ("whole", "unknown rule 'whole'.*It is now called 'joint'"),
     ("softmx", "unknown rule 'softmx': expected softmax.*Did you mean 'softmax'"),
     ("softmax:gat=half", "expected conv=… or gate=…, got 'gat=half'. Did you mean 'gate'"),
     ("mamba1:skip=yes", "'mamba1:skip=yes': expected true or false for skip, got 'yes'"),
     ("mamba2:input=compliment", "expected input to be step or complement, got 'compliment'.*Did you mean 'complement'"),
     ("mamba1:vectors=ones", "without vectors all states would be read alike: expected state=1, got 16"),
-    ("mamba:state=big", "expected an integer for state, got 'big'"),
-    ("mamba:state=" + "9" * 5000, "expected an integer for state, got '9{24}'"),
-    ("mamba:state=0", "expected state to be an integer ≥ 1, got 0"),
+    ("mamba2:state=big", "expected an integer for state, got 'big'"),
+    ("mamba2:state=" + "9" * 5000, "expected an integer for state, got '9{24}'"),
+    ("mamba2:state=0", "expected state to be an integer ≥ 1, got 0"),
     ("mamba1:decay=half", "expected decay to be mamba or a number between 0 and 1, got 'half'"),
     ("mamba1:decay=1", "expected decay to be mamba or a number between 0 and 1, got '1'"),
     ("linear:conv=-1", "expected an integer for conv, got '-1'"),
@@ -69,16 +68,11 @@ def test_spellings_are_read_back(spec: str) -> None:
     assert rule_of(str(rule_of(spec))) == rule_of(spec)
 
 
-def test_mamba_is_what_it_was() -> None:
-    """The spelling of older configs and records."""
-    assert rule_of("mamba:state=64,groups=2") == rule_of("mamba2:state=64,groups=2")
-
-
 def test_caches_of_others() -> None:
     x = torch.randn(1, 3, 16)
     layers = {
         "slots": rv.Mixer(16, 4, "exponential"),
-        "state": rv.Mixer(16, 4, "first-order", rule="mamba"),
+        "state": rv.Mixer(16, 4, "first-order", rule="mamba2"),
         "several": rv.Mixer(16, 4, ["dense", "dense", "local:4", "local:4"]),
     }
     for name, layer in layers.items():
@@ -108,7 +102,7 @@ def test_shapes() -> None:
 def test_empty_batches() -> None:
     for spec, rule in [
         ("exponential", "joint"),
-        ("first-order", "mamba"),
+        ("first-order", "mamba2"),
         ("dense", "softmax"),
         ("attention", "low-rank"),
     ]:
@@ -126,7 +120,7 @@ def test_autocast_as_in_the_readme() -> None:
 
 
 def test_states_stay_in_float32() -> None:
-    layer, x = rv.Mixer(16, 4, "first-order", rule="mamba"), torch.randn(1, 9, 16)
+    layer, x = rv.Mixer(16, 4, "first-order", rule="mamba2"), torch.randn(1, 9, 16)
     cache = layer.make_cache()
     cache.snapshot()
     layer.extend(x, cache)
@@ -142,7 +136,7 @@ def test_everything_begins_anew() -> None:
         ("dense", "distance"),
         ("dense", "distance:shape=decay"),
         ("first-order", "linear:form=griffin"),
-        ("first-order", "mamba"),
+        ("first-order", "mamba2"),
     ]
     for spec, rule in cases:
         config = rv.ModelConfig(layers=1, dim=16, heads=2, pattern=spec, rule=rule)

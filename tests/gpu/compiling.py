@@ -13,9 +13,8 @@ import torch
 import resolvent as rv
 from resolvent.ops.inputs import Inputs
 from resolvent.ops.rows import rows_of
-from resolvent.ops.triton import explicit, fused
+from resolvent.ops.triton import fused
 from resolvent.ops.triton.launcher import Launched, find_kernel, recording
-from resolvent.patterns import Stage
 
 TARGETS = {"sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
 DIMS = (24, 64, 80, 128)
@@ -29,7 +28,7 @@ TYPES = {
     torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16",
     torch.int32: "i32", torch.int64: "i64",
 }  # fmt: skip
-_FLAGS = ("STRIDED", "CHUNKED", "DIRECT", "RECURRENT", "SCORED", "OUTPUT", "ROUNDED", "A", "READS", "KEYS")
+_FLAGS = ("STRIDED", "CHUNKED", "DIRECT", "RECURRENT", "SCORED", "OUTPUT", "ROUNDED", "A", "READS")
 _SCALARS = {int: "i32", float: "fp32"}
 
 
@@ -54,10 +53,10 @@ class Variant:
 
 
 def variants(dims: tuple[int, ...] = DIMS) -> Iterator[Variant]:
-    """All that forward, backward, `solve` and decoding launch, each once.
+    """All that forward, backward and decoding launch, each once.
 
-    In bfloat16 and in float32, whose scores take three products for one; `solve` is float32. (Float16 differs from
-    bfloat16 by nothing but the type of loads and stores.)
+    In bfloat16 and in float32, whose scores take three products for one. (Float16 differs from bfloat16 by nothing but
+    the type of loads and stores.)
     """
     seen = set()
     for launched in _every_launch(dims):
@@ -71,8 +70,6 @@ def _every_launch(dims: tuple[int, ...]) -> Iterator[Launched]:
     for d in dims:
         for dtype in (torch.bfloat16, torch.float32):
             yield from _launches(d, dtype)
-        for spec in STAGES:
-            yield from _explicit(rv.pattern(spec).stages[0], d)
 
 
 def launches_of(spec: str, n: int, d: int, dtype: torch.dtype, heads: int = 2) -> tuple[list[Launched], list[Launched]]:
@@ -96,17 +93,6 @@ def _launches(d: int, dtype: torch.dtype) -> Iterator[Launched]:
     for pattern in (*STAGES, *rows()):
         yield from decode_launches(pattern, d, dtype)
     yield from decode_launches("exponential+cache", d, dtype, groups=1)
-
-
-def _explicit(stage: Stage, d: int) -> list[Launched]:
-    rows = rows_of(stage, (0, 100))
-    x = torch.empty((1, 2, 100, d), device="meta")
-    alpha = torch.empty((1, 2, 100, 1 + rows.width if stage.direct == "all" else 1), device="meta", requires_grad=True)
-    beta = torch.empty((1, 2, 100, rows.width), device="meta") if stage.recurrent else None
-    with recording() as record:
-        y = explicit.solve(x, alpha, beta, rows)
-        y.backward(torch.empty_like(y))
-    return record
 
 
 def rows() -> Iterator[rv.Pattern]:

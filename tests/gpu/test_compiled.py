@@ -41,10 +41,9 @@ TILED = (
     "coefficients D=64 bf16 direct recurrent scored output", "coefficients D=64 fp32 direct recurrent scored output",
     "transfers D=64 bf16 direct scored output",
     "slopes D=64 bf16 strided scored a reads", "slopes D=64 bf16 scored a reads",
-    "place D=64 fp32 direct recurrent output", "slopes_explicit D=64 fp32 a reads",
 )  # fmt: skip
 OTHER = (
-    "collect D=64 bf16 direct scored keys", "collect D=64 bf16 strided direct scored keys",
+    "collect D=64 bf16 direct scored", "collect D=64 bf16 strided direct scored",
     "step D=64 bf16 direct recurrent scored",
 )  # fmt: skip
 READ_BACK = [*SWEEPS, TILED[3]]  # kernels that read what they have stored
@@ -56,7 +55,6 @@ ELSEWHERE = [
     # Those that spilled once.
     ("sm_80", "coefficients D=80 fp32 strided direct recurrent scored output"),
     ("sm_80", "transfers D=80 fp32 direct scored output"), ("sm_80", "slopes D=128 fp32 scored a reads"),
-    ("sm_80", "slopes_explicit D=128 fp32 a reads"),
 ]  # fmt: skip
 LARGEST_SHARED = 99 * 1024
 REGISTERS = {"sm_80": 65_536, "sm_90": 65_536, "gfx942": 4 * 64 * 512}  # of a multiprocessor

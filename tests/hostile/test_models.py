@@ -53,7 +53,7 @@ CLAIMS: list[tuple[dict[str, object], str]] = [
     ({"ff_dim": 10**9}, "mlp_in.weight is"),
     ({"ff_dim": 10**30}, "expected ff_dim to be an integer ≥ 1 or None, at most 2,147,483,647"),
     ({"pattern": "stride:" + "k+" * 10**6 + "1"}, "too long"),
-    ({"rule": "mamba:state=1000000000", "pattern": "first-order"}, "does not fit the model|is damaged"),
+    ({"rule": "mamba2:state=1000000000", "pattern": "first-order"}, "does not fit the model|is damaged"),
     ({"rule": "low-rank:rank=1000000000000000000000"}, "does not fit the model|is damaged"),
     ({"rule": "x" * 10**6}, "unknown rule 'xxx"),
     ({"rule": "softmax:" + "a=1," * 10**5}, "expected no options|expected .* got 'a=1"),

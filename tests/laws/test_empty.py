@@ -14,7 +14,6 @@ from tests.operator_cases import (
     backends,
     can,
     cut,
-    decoders,
     extend,
     gradients,
     mix,
@@ -78,7 +77,7 @@ def test_keys_without_features_weigh_all_alike(spec: Spec) -> None:
 def test_extend_of_empty_dimensions(spec: Spec, size: str) -> None:
     inputs, (batch, heads, d, dk) = inputs_of(size), SIZES[size]
     exact = mix(inputs, spec, backend="reference")
-    for backend in ("reference", *decoders(spec)):
+    for backend in ("reference", *backends(spec)):
         cache = rv.decode_cache(spec, batch, heads, d, dk, dtype=torch.float64)
         pieces = [cut(inputs, 0, 3), *(cut(inputs, t, t + 1) for t in range(3, 9))]
         y = torch.cat([extend(piece, spec, cache, backend=backend) for piece in pieces], 2)

@@ -23,7 +23,6 @@ from tests.operator_cases import (
     assert_close,
     backends,
     cut,
-    decoders,
     extend,
     gradients,
     mix,
@@ -81,7 +80,7 @@ def test_mix(spec: Spec, groups: int, heads: int) -> None:
 @few
 def test_decoding(spec: Spec, sizes: list[int], widths: tuple[int, int], pair: tuple[int, int]) -> None:
     inputs = grouped_inputs(N, *pair, d=widths[0], dk=widths[1])
-    for backend in decoders(spec):
+    for backend in backends(spec):
         expected = mix(spread_out(inputs), spec, backend=backend)
         assert_close(decoded(spec, inputs, sizes, backend), expected)
 
@@ -186,7 +185,7 @@ def keyless(inputs: Inputs) -> Inputs:
 def test_keys_that_decide_nothing(spec: str, groups: int, kind: dict[str, object]) -> None:
     """None, or whatever, for qb and kb; with a diagonal A and a gate, also for qa and ka."""
     inputs = grouped_inputs(N, groups, 4, d=5, dk=7)
-    for backend in decoders(spec):
+    for backend in backends(spec):
         check_gradients(
             lambda t, b=backend: mix(t, spec, **kind, backend=b),
             lambda t, b=backend: mix({**t, "qb": inputs["qb"], "kb": inputs["kb"]}, spec, **kind, backend=b),

@@ -187,7 +187,7 @@ def test_the_cache_is_as_large_as_promised(spec: str) -> None:
 
 @pytest.mark.parametrize(("spec", "rule"), [
     ("exponential+cache", "softmax"), ("attention", "softmax"), ("local:3", "softmax"), ("quadratic", "joint"),
-    ("first-order", "mamba"), ("first-order", "linear"), ("exponential+cache", "softmax:conv=3"),
+    ("first-order", "mamba2"), ("first-order", "linear"), ("exponential+cache", "softmax:conv=3"),
 ])  # fmt: skip
 @pytest.mark.parametrize("grad", [False, True])
 def test_a_cache_leaves_inference_mode(spec: str, rule: str, grad: bool) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from resolvent.model import LanguageModel, ModelConfig, fused, language_model
+from resolvent.model.language_model import Block
 from resolvent.ops import Cache
 from tests.operator_cases import ENDLESS_ROWS, PATTERNS, Spec
 
@@ -165,6 +168,63 @@ def test_modules_serve_where_somebody_looks(taken: list[bool]) -> None:
     model.blocks[0].mlp_in = torch.nn.Sequential(model.blocks[0].mlp_in)  # type: ignore[union-attr]
     model.extend(token)
     assert taken == [False] * 4
+
+
+class _Scaled(torch.nn.Embedding):
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(tokens)
+
+
+class _Doubled(Block):
+    def forward(self, *arguments: Any) -> torch.Tensor:
+        return 2 * super().forward(*arguments)
+
+
+class _Clipped(LanguageModel):
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return super().logits(hidden).clamp(-0.1, 0.1)
+
+
+def _derive(module: torch.nn.Module, kind: type) -> None:
+    module.__class__ = kind
+
+
+CHANGES: dict[str, Callable[[LanguageModel], object]] = {
+    "a hook on the embedding": lambda m: m.embedding.register_forward_hook(lambda *given: 2 * given[-1]),
+    "a hook before the embedding": lambda m: m.embedding.register_forward_pre_hook(lambda _, given: (given[0] + 1,)),
+    "another embedding": lambda m: _derive(m.embedding, _Scaled),
+    "an embedding with a limit": lambda m: setattr(m.embedding, "max_norm", 0.1),
+    "a method of the embedding": lambda m: setattr(
+        m.embedding, "forward", lambda tokens: m.embedding.weight[tokens] * 2
+    ),
+    "another block": lambda m: _derive(m.blocks[0], _Doubled),
+    "another model": lambda m: _derive(m, _Clipped),
+    "a method of the model": lambda m: setattr(m, "logits", lambda hidden: hidden[..., :3]),
+    "a method of a mixer": lambda m: setattr(m.mixers[1], "at", lambda x, *_: x),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_modules_serve_what_the_function_does_not_know(change: str, taken: list[bool]) -> None:
+    """What is decoded after a change is what the changed modules compute, and it is another thing than before."""
+    model, tokens = _model(), torch.tensor([[3, 5, 7, 1]])
+    before = model.extend(tokens[:, 3:], model.extend(tokens[:, :3])[1])[0]
+    CHANGES[change](model)
+    cache = model.extend(tokens[:, :3])[1]
+    decoded = model.extend(tokens[:, 3:], cache)[0]
+    assert taken == [True, False]
+    torch.testing.assert_close(decoded, model(tokens)[:, 3:], rtol=1e-4, atol=1e-4)
+    assert decoded.shape != before.shape or (decoded - before).abs().max() > 0.01
+
+
+def test_a_backend_that_was_asked_for_decodes(taken: list[bool]) -> None:
+    for backend in ("cpu", "torch"):
+        model = _model()
+        for mixer in model.mixers:
+            object.__setattr__(mixer.layer, "operator", backend)
+            object.__setattr__(mixer.layer, "backend", backend)
+        model.extend(torch.tensor([[3]]))
+    assert taken == [True, False]
 
 
 @pytest.mark.parametrize("options", [

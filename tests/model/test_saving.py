@@ -1,6 +1,5 @@
 """Models on disk: what is written is read, and what is wrong is refused, with nothing loaded by half."""
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import resolvent as rv
-from resolvent.model import LanguageModel, ModelConfig, version1
+from resolvent.model import LanguageModel, ModelConfig
 from resolvent.patterns import table as tables
 from tests.operator_cases import TABLE
 
@@ -19,7 +18,7 @@ from tests.operator_cases import TABLE
 def saved(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     config = ModelConfig(vocab_size=50, layers=2, dim=32, heads=4, pattern=["exponential+cache", "first-order"],
-                         rule=["tied:blend=free", "mamba"], vocab_multiple=8)  # fmt: skip
+                         rule=["tied:blend=free", "mamba2"], vocab_multiple=8)  # fmt: skip
     return LanguageModel(config).save(tmp_path / "model")
 
 
@@ -32,49 +31,6 @@ def test_round_trip(saved: Path) -> None:
     model.loss(tokens, tokens).backward()
     assert all(p.grad is not None for p in model.parameters())
     assert sorted(path.suffix for path in saved.iterdir()) == [".json", ".safetensors"]
-
-
-def test_models_of_version_1_load(saved: Path) -> None:
-    """The same weights under the names, and settings in the words, of version 1."""
-    model, path, tokens = LanguageModel.load(saved), weights_in(saved), torch.arange(20)[None]
-    names = {name: name.replace(".mlp_in.", ".start_of_mlp.").replace(".mlp_out.", ".end_of_mlp.")
-             for name in load_file(path)}  # fmt: skip
-    assert sum(name != previous for name, previous in names.items()) == 8
-    save_file({names[name]: t for name, t in load_file(path).items()}, path)
-    content = json.loads((saved / "config.json").read_text())
-    assert content["model"].pop("rule") == ["tied:blend=free", "mamba"]
-    content["model"]["coefficients"] = ["tied", "mamba"]
-    content |= {"version": 1, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    (saved / "config.json").write_text(json.dumps(content))
-    assert torch.equal(LanguageModel.load(saved)(tokens), model(tokens))
-    assert version1.config({"coefficients": ["whole:gate=0.5", "tied"]}) == {
-        "rule": ["joint:gate=0.5", "tied:blend=free"]
-    }
-    assert version1.config({"coefficients": "tied:gate=0.5"}) == {"rule": "tied:gate=0.5,blend=free"}
-
-
-def test_scores_without_effect_are_left_out_of_models_of_version_1(tmp_path: Path) -> None:
-    """An A of low rank had scores of B, too, where B reads a single token: a softmax over one is 1."""
-    config = ModelConfig(vocab_size=50, layers=1, dim=32, heads=4, pattern="order:1", rule="low-rank:rank=8")
-    model, tokens = LanguageModel(config), torch.arange(20)[None]
-    saved = model.save(tmp_path / "model")
-    path, scores = weights_in(saved), "blocks.0.mixer.coefficients.scores"
-    weights = {version1.tensor_name(name): t for name, t in load_file(path).items()}
-    assert f"{scores}.weight" not in weights
-    content = json.loads((saved / "config.json").read_text())
-    content["model"]["coefficients"] = content["model"].pop("rule")
-
-    def write(extra: dict[str, torch.Tensor]) -> None:
-        save_file(weights | extra, path)
-        (saved / "config.json").write_text(
-            json.dumps(content | {"version": 1, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
-        )
-
-    write({f"{scores}.weight": torch.randn(64, 32), f"{scores}.bias": torch.randn(64)})
-    assert torch.equal(LanguageModel.load(saved)(tokens), model(tokens))
-    write({f"{scores}.other": torch.randn(64)})
-    with pytest.raises(ValueError, match="does not fit the model"):
-        LanguageModel.load(saved)
 
 
 def test_pairs_and_tables_are_saved_with_the_model(tmp_path: Path) -> None:
@@ -179,7 +135,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: weights_in(folder).write_text("hello, this is no model at all"), "is damaged"),
     (rewrite(rename), "missing: norm.weight; extra: norm.wieght. Nothing was loaded"),
     (rewrite(reshape), r"mis-shaped: norm.weight is \(33,\), expected \(32,\)"),
-    (reconfigure(version=3), "expected a model of version 1 or 2, got 3"),
+    (reconfigure(version=1), "expected a model of version 2, got 1"),
     (reconfigure(format="something"), "expected a model of format 'resolvent-model', got 'something'"),
     (reconfigure(model={"layers": 2, "dims": 3}), "unknown setting 'dims'"),
     (

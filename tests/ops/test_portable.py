@@ -185,23 +185,6 @@ def test_columns_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
         assert_close(gradient, found[name], what=name)
 
 
-@pytest.mark.parametrize(
-    "spec", ["dense", "attention", "stride:3*k+2+cache", "offsets:2,5", "quadratic+cache", "order:8"]
-)
-@pytest.mark.parametrize("cuts", [(0, 30), (0, 7, 30)])
-def test_nan_goes_where_it_is_read_and_nowhere_else(monkeypatch: pytest.MonkeyPatch, spec: str, cuts: Any) -> None:
-    """In one feature of x, one query, one key, one gate: the same outputs are NaN as in the reference."""
-    monkeypatch.setattr(portable_plan, "BLOCK", 11)
-    rows = Rows(rv.pattern(spec), cuts)
-    for name in ("x", "qa", "ka", "qb", "kb", "gate"):
-        for row in (0, 5, 13):
-            inputs = mixer_inputs(cuts[-1], torch.float64, 1, 1, 2, 2)
-            inputs[name][0, 0, row].view(-1)[0] = math.nan
-            y, exact = (run_on(module, inputs, rows) for module in (portable, reference))
-            assert torch.equal(y.isnan(), exact.isnan()), (name, row)
-    portable_plan.edge_plan.cache_clear()
-
-
 @pytest.mark.parametrize("spec", ["exponential", "exponential+cache", "quadratic+cache", "first-order"])
 def test_nothing_as_large_as_n_squared_and_nothing_waits(spec: str) -> None:
     """Neither forward nor backward; and no operation needs the host to know a value on the device."""

@@ -321,7 +321,7 @@ def test_errors_say_what_was_expected() -> None:
         ValueError, match=r"gate of shape \(2, 3, 6\), \(B, H, N\), or broadcasting to it, got \(2, 3, 5\)"
     ):
         mix(i | {"gate": i["gate"][..., :5]}, "dense")
-    backends = "dense, cpu, triton, torch, reference, paper"
+    backends = "dense, cpu, triton, torch, reference"
     with pytest.raises(ValueError, match=rf"unknown backend 'referense': expected auto or {backends}. Did you mean"):
         mix(i, "dense", backend="referense")
     with pytest.raises(rv.PatternError, match="unknown pattern"):

@@ -15,8 +15,7 @@ from resolvent.ops import triton
 from resolvent.ops.backend import Backend, Request, SplitBackend
 from resolvent.ops.registry import BACKENDS, choose
 from resolvent.ops.rows import rows_of
-from resolvent.ops.triton.chunks import chunk_plan
-from resolvent.ops.triton.plan import TILE, BlockPlan, block_plan
+from resolvent.ops.triton.plan import TILE, BlockPlan, block_plan, chunk_plan
 from resolvent.ops.triton.sizes import TUNED, Sizes, sizes_for
 from tests.commands import command
 from tests.operator_cases import LISTED, LIVES, STRIDED, Spec, mix, mixer_inputs
@@ -102,21 +101,20 @@ def _reads(plan: BlockPlan, known: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("spec", ["exponential+cache", "fenwick", "order:2"])
 @pytest.mark.parametrize(("cuts", "position"), [((0, 70), 0), ((0, 20, 20, 21, 90), 0), ((0, 50), 37)])
-def test_chunks_depend_on_the_rows_that_are_alive(spec: str, cuts: tuple[int, ...], position: int) -> None:
-    """By any number of reads within the chunk, and on no other; blocks of every chunk are those of its sequence."""
+def test_chunks_number_the_rows_that_are_alive(spec: str, cuts: tuple[int, ...], position: int) -> None:
+    """A listed row from before its chunk has its place in the list of the chunk; blocks are those of its sequence."""
     (stage,) = rv.pattern(spec).stages
     rows = rows_of(stage, cuts, position)
     blocks, chunks = block_plan(rows, torch.device("cpu"), 16), chunk_plan(rows, torch.device("cpu"), 16, 32)
-    reached: list[set[int]] = []  # by new rows, rows before the chunk
-    for i, sources in enumerate(rows.local_table.tolist()):
-        begin = rows.known + i // 32 * 32
-        read = [s for s in sources if s >= 0]
-        reached.append(set().union(*({s} if s < begin else reached[s - rows.known] for s in read)))
-        first = i // 32 * 2
-        alive = blocks.sources[int(blocks.lists[first]) * TILE : int(blocks.lists[first + 1]) * TILE].tolist()
-        bits = chunks.alive[i].tolist()
-        found = {alive[c] for c in range(len(alive)) if bits[c // TILE] >> (c % TILE) & 1}
-        assert found == reached[i]
+    begins = (blocks.lists * TILE).tolist()
+    for number in range(len(begins) - 1):
+        chunk = number // 2 * 2
+        alive = blocks.sources[begins[chunk] : begins[chunk + 1]].tolist()
+        for entry in range(begins[number], begins[number + 1]):
+            source, column = int(blocks.sources[entry]), int(chunks.columns[entry])
+            before = 0 <= source < rows.known + chunk * 16
+            assert column == (alive.index(source) if before else -1)
+            assert column < chunks.live_width
     own = [list(range(first, after)) for first, after in chunks.chunks.T.tolist()]
     assert list(chain(*own)) == list(range(blocks.block_count))
     of_sequence = [list(chain(*own[first:after])) for first, after in chunks.sequences.T.tolist()]
@@ -167,7 +165,7 @@ def test_gpu_check_goes_on_where_kernels_fail(
     printed = capsys.readouterr()
     report = json.loads((tmp_path / "report.json").read_text())
     names = [check["name"].partition(":")[0] for check in report["checks"]]
-    kinds = ("float32", "by blocks", "decode", "solve")
+    kinds = ("float32", "by blocks", "decode")
     strided = [f"exponential {kind}" for kind in kinds if kind != "by blocks"]
     assert names == [*strided, *(f"exponential+cache {kind}" for kind in kinds)]
     assert all("backend 'triton' needs" in check["name"] for check in report["checks"])

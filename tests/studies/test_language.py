@@ -128,7 +128,7 @@ def test_presets_give_seeds(corpus: str, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("options", "message"), [
     ({"structures": ["denes"]}, "Did you mean 'dense'"),
     ({"rules": ["mambo"]}, "unknown rule 'mambo'.*Did you mean 'mamba"),
-    ({"rules": ["mamba"]}, "the 'mamba2' rule needs a first-order pattern, got 'dense'"),
+    ({"rules": ["mamba2"]}, "the 'mamba2' rule needs a first-order pattern, got 'dense'"),
     ({"seeds": 0}, "expected at least one seed, got 0"),
     ({"changes": ["model.dims=3"]}, "Did you mean 'dim'"),
     ({"changes": ["model.rule=tied"]}, "the study sets model.rule itself: expected --rules instead"),

@@ -70,7 +70,7 @@ def of(**perplexities: Sequence[float]) -> dict[str, Variant]:
 
 @pytest.mark.parametrize(("structure", "rule", "model"), [
     *((spec, "softmax", {}) for spec in rv.PAPER_STRUCTURES),
-    ("first-order", "mamba", {}),
+    ("first-order", "mamba2", {}),
     ("first-order", "mamba1:conv=4,state=2", {}),
     ("dense", "tied", {"kv_heads": 1}),
     (["local:4", "quadratic+cache"], ["softmax", "joint"], {}),

@@ -36,7 +36,7 @@ PROCESSES = 4
 MODES = ("replicate", "shard", "hybrid")
 ROUNDING = 1e-5  # of losses and norms in float32 that processes add up in other orders, a few steps of training on
 MODEL = ModelConfig(vocab_size=20, layers=2, dim=16, heads=2, pattern=["exponential+cache", "first-order"],
-                    rule=["softmax", "mamba"], init_std=0.1)  # fmt: skip
+                    rule=["softmax", "mamba2"], init_std=0.1)  # fmt: skip
 TASK = Copy(vocab_size=20, length=8)
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 # The store of torchrun outlives the processes it starts again; shared with them, it hands out addresses of the dead.

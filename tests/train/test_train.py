@@ -185,7 +185,7 @@ def test_schedule() -> None:
 
 def test_decay_spares_all_but_matrices_of_layers() -> None:
     model = LanguageModel(ModelConfig(layers=3, dim=16, heads=2, pattern=["dense", "first-order", "dense"],
-                                      rule=["softmax", "mamba", "distance"]))  # fmt: skip
+                                      rule=["softmax", "mamba2", "distance"]))  # fmt: skip
     optimizer = make_optimizer(model, TrainConfig())
     decayed = {id(p) for p in optimizer.param_groups[0]["params"]}
     names = {name for name, p in model.named_parameters() if id(p) in decayed}

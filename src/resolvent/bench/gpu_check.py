@@ -15,9 +15,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import resolvent
 from resolvent.errors import SettingError
-from resolvent.ops import DecodeCache, extend, mix, solve
+from resolvent.ops import DecodeCache, extend, mix
 from resolvent.ops.triton.sizes import Sizes, architecture, sizes_for, using
-from resolvent.patterns import Pattern, Stage, explicit, pattern
+from resolvent.patterns import Pattern, explicit, pattern
 
 # One of each kind that kernels tell apart: strided, alive, listed row by row; A alone, B alone, one source.
 PATTERNS = (
@@ -100,7 +100,7 @@ def device_name(device: torch.device) -> str:
 
 
 def checks(device: torch.device, *, small: bool = False) -> Iterator[Check]:
-    """Values, gradients, decoding and `solve`, on every kind of pattern; few sizes and dtypes if small.
+    """Values, gradients and decoding, on every kind of pattern; few sizes and dtypes if small.
 
     A kernel that does not compile or run is a check that failed, and the others go on.
     """
@@ -115,7 +115,6 @@ def checks(device: torch.device, *, small: bool = False) -> Iterator[Check]:
             with using(many):
                 yield from _tried(f"{spec} by blocks", partial(_mix_checks, spec, n, d, torch.float32, device))
         yield from _tried(f"{spec} decode", partial(_decode_checks, spec, 12 if small else n, d, device))
-        yield from _tried(f"{spec} solve", partial(_solve_checks, spec, n, d, device))
 
 
 def _tried(name: str, run: Callable[[], Iterable[Check]]) -> Iterator[Check]:
@@ -251,29 +250,6 @@ def _decode_checks(spec: str, n: int, d: int, device: torch.device) -> Iterator[
             outputs.append(extend(x, p, kept, a=(qa, ka), b=(qb, kb), gate=gate, backend="triton"))
     exact = _mix({name: t.double().cpu() for name, t in inputs.items()}, spec, "torch")
     yield Check(f"{spec} float32 decode", _error(torch.cat(outputs, 2), exact), TOLERANCE[torch.float32])
-
-
-def _solve_checks(spec: str, n: int, d: int, device: torch.device) -> Iterator[Check]:
-    (p,) = _pattern(spec).stages
-    generator = torch.Generator().manual_seed(_SEED)
-    sizes = {"x": d, "alpha": _columns(p, n)}
-    if p.recurrent:
-        sizes["beta"] = p.widest_row(n)
-    given = {name: torch.randn(1, 2, n, size, generator=generator) for name, size in sizes.items()}
-    if p.recurrent:
-        given["beta"] = given["beta"] / sizes["beta"]
-    exact = _with_gradients(lambda t: _solve(t, p, "torch"), {name: t.double() for name, t in given.items()})
-    mine = _with_gradients(lambda t: _solve(t, p, "triton"), {name: t.to(device) for name, t in given.items()})
-    for name, own in mine.items():
-        yield Check(f"{spec} float32 solve {name}", _error(own, exact[name]), TOLERANCE[torch.float32])
-
-
-def _columns(p: Stage, n: int) -> int:
-    return 1 + p.widest_row(n) if p.direct == "all" else 1
-
-
-def _solve(t: dict[str, Tensor], p: Stage, backend: str) -> Tensor:
-    return solve(t["x"], p, t["alpha"], t.get("beta"), backend=backend)
 
 
 def _with_gradients(run: Callable[[dict[str, Tensor]], Tensor], inputs: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -17,12 +17,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from resolvent.analysis.cost import cost
 from resolvent.ops import mix
-from resolvent.patterns import Pattern, Stage, pattern
+from resolvent.patterns import Pattern, Stage
 
 Bound = Literal["loads", "matmul"]
 
 _LARGEST_BYTES = 16 * 2**30
-_PAPER_MATRICES = 8  # n × n matrices per head that forward and backward of the `paper` backend hold at once
+_PAPER_MATRICES = 8  # n × n matrices per head that forward and backward of `paper` hold at once
 
 
 class UnavailableError(Exception):
@@ -106,9 +106,22 @@ def _sdpa(problem: Problem) -> Case:
 def _paper(problem: Problem) -> Case:
     batch, heads, n, _ = problem.shape
     require_bytes(_PAPER_MATRICES * 4 * batch * heads * n * n, f"its matrices of n × n for {batch * heads} heads")
-    run = problem.operator(pattern("dense"), "paper")
+    run = partial(_solve_dense, *problem.inputs)
     work = 2 * problem.attention_flops  # A, and B alike
     return Case("paper", run, problem.inputs, peer="paper", bound="matmul", work=work)
+
+
+def _solve_dense(x: Tensor, qa: Tensor, ka: Tensor, qb: Tensor, kb: Tensor, gate: Tensor) -> Tensor:
+    """Y = (I - B)^-1 A x on the dense pattern: full masked matrices and a triangular solve."""
+    n, scale = x.shape[-2], x.shape[-1] ** -0.5
+    reads = torch.ones(n, n, dtype=torch.bool, device=x.device).tril(-1)
+    has_source = reads.any(1)
+    g = (gate * has_source)[..., None]
+    u = (qa @ ka.mT * scale).masked_fill(reads.mT, -torch.inf).softmax(-1) @ x
+    weights = (qb @ kb.mT * scale).masked_fill(~(reads | ~has_source[:, None]), -torch.inf).softmax(-1) * reads
+    left = torch.eye(n, dtype=x.dtype, device=x.device) - g * weights
+    y: Tensor = torch.linalg.solve_triangular(left, (1 - g) * u, upper=False, unitriangular=True)
+    return y
 
 
 def _flex(problem: Problem, p: Pattern) -> Case:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, softplus
 
 from resolvent.ops.precision import without_autocast
-from resolvent.rules.gated import parse_gate
+from resolvent.rules.rule import parse_gate
 
 _LARGEST_BLEND = 7 / 8
 

@@ -22,7 +22,7 @@ from resolvent.coefficients.positions import Positions
 from resolvent.coefficients.weights import Weights, write_out
 from resolvent.ops import Cache
 from resolvent.ops.inputs import BothSides, Scores
-from resolvent.rules.gated import GatedRule
+from resolvent.rules.rule import GatedRule
 
 
 class GroupedCoefficients(CoefficientModule):

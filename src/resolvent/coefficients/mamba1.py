@@ -23,7 +23,7 @@ from resolvent.coefficients.states import advance, expand_heads, only_stage, sca
 from resolvent.coefficients.weights import Weights
 from resolvent.ops import Cache, ScanState, scan
 from resolvent.ops.precision import without_autocast
-from resolvent.rules.mamba1 import Mamba1
+from resolvent.rules.mamba import Mamba1
 
 _REDUCTION = 16  # steps come from dim / 16 numbers, as Mamba's do
 

@@ -20,7 +20,7 @@ from resolvent.coefficients.positions import Positions
 from resolvent.coefficients.states import advance, expand_heads, only_stage, scan_state, zero_padding
 from resolvent.coefficients.weights import Weights
 from resolvent.ops import Cache, ScanState, expanded_scan
-from resolvent.rules.mamba2 import Mamba2
+from resolvent.rules.mamba import Mamba2
 
 
 class Mamba2Coefficients(CoefficientModule):

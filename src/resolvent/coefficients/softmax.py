@@ -18,7 +18,7 @@ from resolvent.coefficients.layer import HeadGroup, Layer
 from resolvent.coefficients.positions import Positions
 from resolvent.coefficients.rope import rope, with_distance
 from resolvent.ops.inputs import BothSides
-from resolvent.rules.tied import Tied
+from resolvent.rules.softmax import Tied
 
 
 @final

@@ -1,7 +1,8 @@
 """Decoding by one compiled function for the whole model, where it is of the shape that this function knows.
 
 It computes what the modules would, so it may take their place only where nobody looks: no hooks, no gradients, no
-tracing, and modules and parameters of the very types that it knows. Everything is looked up anew for each token.
+tracing, and the model, its modules and parameters of the very types that it knows. Everything is looked up anew for
+each token.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from resolvent.rules.softmax import Softmax
 if TYPE_CHECKING:
     from resolvent.model.language_model import Block, LanguageModel
 
+_METHODS = ("forward", "at", "logits")  # which an object may have in place of its class's
 _MOST_SEQUENCES = 16  # beyond, torch's matrix products are quicker
 
 
@@ -44,7 +46,8 @@ def next_logits(
         return None
     given: list[Tensor] = []  # gates that are the same for every token, which must live until the end
     try:
-        _check(*skipped)
+        _check(model, model.embedding, *skipped)
+        _check_types(model)
         shape = _shape(model)
         layers = zip(model.blocks, cache.values(), strict=True)
         blocks = [_block(block, own, shape, given) for block, own in layers]  # type: ignore[arg-type]
@@ -72,6 +75,15 @@ def _unobserved(tokens: Tensor) -> bool:
     return plain and not watched and 0 < len(tokens) <= _MOST_SEQUENCES
 
 
+def _check_types(model: LanguageModel) -> None:
+    """Those that nobody has derived from: what a subclass does instead, the function does not know."""
+    from resolvent.model.language_model import Block, LanguageModel
+
+    exact = type(model) is LanguageModel and type(model.embedding) is nn.Embedding
+    if not exact or model.embedding.max_norm is not None or any(type(block) is not Block for block in model.blocks):
+        raise _UnknownError
+
+
 def _shape(model: LanguageModel) -> StackShape:
     """Of the first block; the others are compared with it."""
     config, layer = model.config, model.mixers[0].layer
@@ -94,6 +106,8 @@ def _block(block: Block, cache: Cache, shape: StackShape, given: list[Tensor]) -
         raise _UnknownError
     layer = mixer.layer
     if type(layer.rule) is not Softmax or (layer.head_dim, layer.rope) != (shape.head_dim, shape.rope):
+        raise _UnknownError
+    if layer.backend not in ("auto", "cpu"):
         raise _UnknownError
     scores = coefficients.scores
     parameters = {
@@ -167,7 +181,7 @@ def _norm(name: str, module: nn.Module, shape: StackShape) -> dict[str, int]:
 def _check(*modules: nn.Module) -> None:
     """Nobody has hooked onto them or replaced what they do."""
     for module in modules:
-        if module._forward_hooks or module._forward_pre_hooks or "forward" in module.__dict__:
+        if module._forward_hooks or module._forward_pre_hooks or not module.__dict__.keys().isdisjoint(_METHODS):
             raise _UnknownError
 
 

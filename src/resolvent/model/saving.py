@@ -15,7 +15,6 @@ from torch import Tensor
 from resolvent.errors import shortened
 from resolvent.fields import as_integer, as_mapping, as_text, check_format, check_names
 from resolvent.files import atomic_write, write_text
-from resolvent.model import version1
 from resolvent.model.config import ModelConfig, check_model_settings
 from resolvent.patterns import Explicit
 from resolvent.patterns.table import Table, check_tables, tables_within_limits
@@ -67,7 +66,6 @@ def write(folder: Path, config: ModelConfig, state: Mapping[str, Tensor]) -> Non
 class SavedModel:
     """What `config.json` in a folder says, and what the header of its weights says: not more than there is."""
 
-    version: int
     sha256: str
     config: ModelConfig
     file: TensorFile
@@ -75,22 +73,15 @@ class SavedModel:
     def read_weights(self, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights, of the names and shapes that are expected. Everything is checked before anything is used."""
         path, stored = self.file.path, self.file.tensors
-        if self.version == 1:
-            stored = {name: t for name, t in stored.items() if not version1.is_unused(name, expected)}
-        names = {version1.tensor_name(name) if self.version == 1 else name: name for name in expected}
         dtype = next(iter(stored.values())).dtype
-        if wrong := differences(
-            {name: StoredTensor(dtype, tuple(t.shape)) for name, t in expected.items()},
-            {names.get(name, name): t for name, t in stored.items()},
-        ):
+        if wrong := differences({name: StoredTensor(dtype, tuple(t.shape)) for name, t in expected.items()}, stored):
             raise ValueError(f"{path} does not fit the model that {CONFIG} describes. {wrong}. Nothing was loaded.")
         if sha256_of(path) != self.sha256:
             raise ValueError(f"{path} is not the file that {CONFIG} was written with: damaged, or of another model.")
         try:
-            weights = load_file(path, device="cpu")
+            return load_file(path, device="cpu")
         except safetensors.SafetensorError as error:  # tensors that overlap
             raise ValueError(f"{path} is damaged ({error}): {_ADVICE}") from None
-        return {names[name]: weights[name] for name in stored}
 
 
 def read(folder: Path) -> SavedModel:
@@ -100,8 +91,8 @@ def read(folder: Path) -> SavedModel:
         raise FileNotFoundError(f"expected a model's folder, with {CONFIG} in it, got {path.parent}.")
     try:
         content = as_mapping(read_json(path), CONFIG)
-        version = check_format(content, FORMAT, (1, VERSION), "a model")
-        check_names(content, ("weights", "sha256", "model", "dtype"), CONFIG, optional=("dtype",))
+        check_format(content, FORMAT, (VERSION,), "a model")
+        check_names(content, ("weights", "sha256", "model", "dtype"), CONFIG, optional=())
         weights, digest = (as_text(content[name], name) for name in ("weights", "sha256"))
         if Path(weights).name != weights:
             raise ValueError(f"expected weights to be the name of a file, got {shortened(weights)}.")
@@ -112,9 +103,8 @@ def read(folder: Path) -> SavedModel:
         raise FileNotFoundError(f"expected the weights in {folder / weights}, which does not exist.")
     file = read_header(folder / weights, _ADVICE)
     dtype = _one_dtype(file.tensors, str(file.path))
-    if content.get("dtype", dtype) != dtype:
+    if content["dtype"] != dtype:
         raise ValueError(f"{file.path} has weights of {dtype}, expected {shortened(content['dtype'])}, as in {CONFIG}.")
-    settings = version1.config(settings) if version == 1 else settings
     try:
         check_model_settings(settings, complete=True)
         _compare_sizes(settings, file)
@@ -122,7 +112,7 @@ def read(folder: Path) -> SavedModel:
             config = ModelConfig.from_dict(settings, complete=True)
     except ValueError as error:
         raise ValueError(f"{path} is damaged, or of another model: {error}") from None
-    return SavedModel(version, digest, config, file)
+    return SavedModel(digest, config, file)
 
 
 def _check_tables(config: ModelConfig) -> None:

@@ -59,8 +59,8 @@ def mix(
     threads; the others do so for a fixed number of threads, since torch's matrix products depend on it.
 
     No output depends on later inputs. One exception: the backends that use matrix products, `dense` (chosen for
-    `attention` and long `dense` patterns) and `paper`, multiply later inputs by zero, so that a NaN or infinity among
-    them may spoil earlier rows.
+    `attention` and long `dense` patterns), `torch` and `triton`, multiply later inputs by zero, so that a NaN or
+    infinity among them may spoil earlier rows.
 
     Args:
         x: (B, H, N, D) values.

@@ -1,4 +1,4 @@
-"""The types of torch's autograd functions, which torch leaves open."""
+"""What autograd functions share: types that torch leaves open, and how they are mapped."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 Forward = TypeVar("Forward", bound=Callable[..., object])
@@ -42,9 +43,20 @@ def signed(forward: Forward) -> Forward:
     return forward
 
 
-def map_in_front(info: VmapInfo, dims: tuple[int | None, ...], tensors: list[Tensor]) -> list[Tensor]:
-    """The mapped dimension first, everywhere."""
-    return [
-        t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
-        for dim, t in zip(dims, tensors, strict=True)
-    ]
+class BatchedFunction(torch.autograd.Function):
+    """An autograd function of independent entries along the first dimension of every tensor: `vmap` adds to them."""
+
+    @classmethod
+    def vmap(cls, info: VmapInfo, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+        sizes, joined = None, []
+        for argument, dim in zip(arguments, in_dims, strict=True):
+            if not isinstance(argument, Tensor):
+                joined.append(argument)
+                continue
+            mapped = argument.expand(info.batch_size, *argument.shape) if dim is None else argument.movedim(dim, 0)
+            sizes = sizes or mapped.shape[:2]
+            joined.append(mapped.flatten(0, 1))
+        outputs = cls.apply(*joined)  # type: ignore[no-untyped-call]
+        if isinstance(outputs, Tensor):
+            return outputs.unflatten(0, sizes), 0
+        return tuple(t.unflatten(0, sizes) for t in outputs), (0,) * len(outputs)

@@ -77,7 +77,7 @@ class Backend(Protocol):
     """Computes the operator. Derivatives are its own affair; half precision is computed in float32.
 
     `y_known` has the outputs of the rows that are known from before, which `x`, `ka` and `kb` have in front; it is None
-    without feedback, whatever `rows.known` is. `ops/paper.py` is the smallest example: it has no `step`, and says so.
+    without feedback, whatever `rows.known` is. `ops/reference.py` is the shortest example.
     """
 
     @property

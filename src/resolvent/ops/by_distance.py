@@ -36,7 +36,7 @@ class DistanceBackend:
     def refusal(self, request: Request) -> str | None:
         if request.normalize == "joint":
             return "scores by distance are normalized by the gate."
-        return None if self.backend == "auto" else find(self.backend).refusal(request)
+        return None if self.backend == "auto" else find(self.backend).refusal(request._replace(operation="solve"))
 
     def preference(self, request: Request) -> str | None:  # noqa: ARG002
         return None

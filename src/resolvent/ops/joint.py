@@ -17,7 +17,6 @@ then has one direct score in each row, s_i, for the one input u_i: l_i = log(exp
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from resolvent.kernels import Kernel
-from resolvent.ops.autograd import VmapInfo, map_in_front
+from resolvent.ops.autograd import BatchedFunction
 from resolvent.ops.backend import Backend, Token
 from resolvent.ops.inputs import Inputs, repeat_heads
 from resolvent.ops.portable.edges import dots, spread
@@ -183,7 +182,7 @@ def _weights(direct: Tensor, feedback: Tensor, logs: Tensor, known: Tensor, p: E
 
 # dl_i = Σ w_ij dp_ij + Σ v_ij (dr_ij + dl_j): another recurrence with the weights v, so a gradient of l passes on
 # through (I - V)^-T, like any gradient of the outputs.
-class _Logs(torch.autograd.Function):
+class _Logs(BatchedFunction):
     @staticmethod
     def forward(direct: Tensor, feedback: Tensor, known: Tensor, p: EdgePlan) -> Tensor:
         on_cpu = direct.device.type == "cpu"
@@ -201,15 +200,6 @@ class _Logs(torch.autograd.Function):
         w, v = _weights(direct, feedback, logs, known, p)
         slope = resolve(grad[..., None], v, p, transposed=True) if p.new > 1 else grad[..., None]
         return slope * w, slope * v, spread(v, slope, p)[..., : p.known, 0], None
-
-    @staticmethod
-    def vmap(
-        info: VmapInfo, in_dims: tuple[int | None, ...], direct: Tensor, feedback: Tensor, known: Tensor, p: EdgePlan
-    ) -> tuple[Tensor, int]:
-        """One more dimension of independent sequences: it joins the batch."""
-        tensors = (t.flatten(0, 1) for t in map_in_front(info, in_dims[:3], [direct, feedback, known]))
-        apply: Callable[..., Tensor] = _Logs.apply
-        return apply(*tensors, p).unflatten(0, (info.batch_size, -1)), 0
 
 
 def _on_cpu(direct: Tensor, feedback: Tensor, known: Tensor, p: EdgePlan) -> Tensor:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 
 from resolvent.errors import closest
-from resolvent.ops import cpu, dense, paper, portable, reference, triton
+from resolvent.ops import cpu, dense, portable, reference, triton
 from resolvent.ops.backend import Backend, PreparedBackend, Request
 from resolvent.patterns import Stage
 
 # In the order in which `auto` asks them.
-BACKENDS: dict[str, Backend] = {backend.NAME: backend for backend in (dense, cpu, triton, portable, reference, paper)}
+BACKENDS: dict[str, Backend] = {backend.NAME: backend for backend in (dense, cpu, triton, portable, reference)}
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,15 @@ from dataclasses import fields
 from resolvent.errors import SettingError, closest, shortened
 from resolvent.patterns import Pattern
 from resolvent.rules.distance import Distance
-from resolvent.rules.joint import Joint
 from resolvent.rules.linear import Linear
 from resolvent.rules.low_rank import LowRank
-from resolvent.rules.mamba1 import Mamba1
-from resolvent.rules.mamba2 import Mamba2
-from resolvent.rules.rule import Rule
-from resolvent.rules.softmax import Softmax
-from resolvent.rules.tied import Tied
+from resolvent.rules.mamba import Mamba1, Mamba2
+from resolvent.rules.rule import GatedRule, Rule
+from resolvent.rules.softmax import Joint, Softmax, Tied
 
 RULES: dict[str, type[Rule]] = {
     kind.name: kind for kind in (Softmax, Joint, Tied, Distance, LowRank, Mamba1, Mamba2, Linear)
 }
-ALIASES = {"mamba": "mamba2"}  # what it always was, in configs and records from before there was `mamba1`
-RENAMED = {"whole": "joint"}  # spellings in files of version 1
 
 
 def rule(spec: str | Rule) -> Rule:
@@ -36,10 +31,11 @@ def rule(spec: str | Rule) -> Rule:
     if not isinstance(spec, str):
         raise SettingError(f"expected a rule by name, such as 'softmax', got {spec!r}.")
     name, _, rest = spec.strip().partition(":")
-    name = ALIASES.get(name, name)
     if name not in RULES:
-        hint = f" It is now called '{RENAMED[name]}'." if name in RENAMED else closest(name[:99], RULES)
-        raise SettingError(f"unknown rule {shortened(name)}: expected {', '.join(RULES)}.{hint}")
+        raise SettingError(
+            f"unknown rule {shortened(name)}: expected {', '.join(RULES)}.{closest(name[:99], RULES)} "
+            "One of your own is known after resolvent.register_rule(rule, module)."
+        )
     kind: Callable[..., Rule] = RULES[name]  # which checks its values
     known = {field.name: field.default for field in fields(RULES[name])}
     given: dict[str, object] = {}
@@ -81,4 +77,4 @@ def _options(known: dict[str, object]) -> str:
     return " or ".join(f"{key}=…" for key in known) if known else "no options"
 
 
-__all__ = ["RULES", "Rule", "as_rule", "require_fit", "rule"]
+__all__ = ["RULES", "GatedRule", "Rule", "as_rule", "require_fit", "rule"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from resolvent.rules.gated import GatedRule
 from resolvent.rules.rope import RopeSetting
-from resolvent.rules.rule import require_choice
+from resolvent.rules.rule import GatedRule, require_choice
 
 DIGITS = 8  # length of the keys that spell out a position, padded to whole vectors
 _SHAPES = ("toeplitz", "decay", "constant")
@@ -22,7 +21,6 @@ class Distance(GatedRule):
 
     name = "distance"
     summary = "a learned function of the distance alone"
-    module = "distance.DistanceCoefficients"
 
     shape: str = "toeplitz"
 

@@ -17,7 +17,6 @@ class Linear(Rule):
 
     name = "linear"
     summary = "a linear recurrence with gates per channel, as in minGRU or Griffin"
-    module = "linear.LinearCoefficients"
     scan = True
 
     form: str = "mingru"

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from resolvent.patterns import Pattern
-from resolvent.rules.gated import GatedRule
-from resolvent.rules.rule import require_positive
+from resolvent.rules.rule import GatedRule, require_positive
 
 
 @final
@@ -15,7 +14,6 @@ from resolvent.rules.rule import require_positive
 class LowRank(GatedRule):
     name = "low-rank"
     summary = "A over all the past, of low rank (linear attention), and a softmax for B on the pattern"
-    module = "low_rank.LowRankCoefficients"
 
     rank: int = 16
 

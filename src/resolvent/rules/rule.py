@@ -1,11 +1,12 @@
 """What a rule is: how A and B are parameterized, as a value with a spelling. No torch here.
 
-A rule knows which patterns it fits, what it needs of a layer, and what its own state costs. The torch module
-that learns the numbers is named by the rule, in `resolvent.coefficients`.
+A rule knows which patterns it fits, what it needs of a layer, and what its own state costs. Which torch module learns
+the numbers, `resolvent.coefficients` says.
 """
 
 from __future__ import annotations
 
+import re
 from abc import ABC
 from dataclasses import dataclass, fields
 from typing import ClassVar
@@ -15,6 +16,7 @@ from resolvent.patterns import Needs, Normalize, Pattern
 from resolvent.rules.rope import RopeSetting
 
 _LARGEST = 2**31 - 1
+_GATE = re.compile(r"(?:(token|scalar)@)?(\d*\.?\d+)")
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,6 @@ class Rule(ABC):
 
     name       what its spelling starts with
     summary    one line for help texts
-    module     the torch module that learns it: "file.Class" in `resolvent.coefficients`
     normalize  how the operator normalizes rows, and `tied`, whether it ties A to B
     scan       whether it runs as a scan of its own, on first-order patterns alone, instead of through the operator
     reads_by_distance  whether its scores may be other products for far reads than for near ones (see `rules.rope`)
@@ -33,7 +34,6 @@ class Rule(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    module: ClassVar[str]
     normalize: ClassVar[Normalize] = "gate"
     tied: ClassVar[bool] = False
     scan: ClassVar[bool] = False
@@ -84,6 +84,38 @@ class Rule(ABC):
     def state_madds(self, heads: int, head_dim: int) -> int:  # noqa: ARG002
         """Multiply-adds per token on that state."""
         return 0
+
+
+@dataclass(frozen=True)
+class GatedRule(Rule):
+    """gate: `mamba` (per token, Mamba-2's initialization: close to 1), `half` = `token@0.5` (per token, starts at 0.5),
+    `token@0.1`, `scalar@0.5` (one learned number per head), or a number: constant, as in ChaCAL.
+    """
+
+    gate: str = "half"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse_gate(self.gate)
+
+
+def parse_gate(gate: str) -> tuple[str, float | None]:
+    """Kind of gate (token, scalar or constant) and its initial value; None for Mamba-2's initialization.
+
+    >>> parse_gate("half"), parse_gate("0.3"), parse_gate("mamba")
+    (('token', 0.5), ('constant', 0.3), ('token', None))
+    """
+    if gate == "mamba":
+        return "token", None
+    match = _GATE.fullmatch("token@0.5" if gate == "half" else gate) if isinstance(gate, str) else None
+    kind, start = (match[1] or "constant", float(match[2])) if match else ("", -1.0)
+    inside = 0 <= start <= 1 if kind == "constant" else 0 < start < 1
+    if not inside:
+        raise SettingError(
+            f"expected gate as mamba, half, token@0.3, scalar@0.3 or a constant from 0 to 1 such as 0.5, "
+            f"got {shortened(gate)}."
+        )
+    return kind, start
 
 
 def _spelled(value: object) -> str:

@@ -192,8 +192,8 @@ class DecodeCache(TensorCache):
     def _slots_in(self, state: Mapping[str, Tensor]) -> int:
         """A cache that grows may have had another capacity; slots keep their numbers."""
         given = state.get(CAPACITY)
-        valid = given is not None and given.numel() == 1 and 1 <= int(given) <= self._limit
-        return self.pattern.slots(int(given)) if valid else self.slots
+        capacity = int(given) if given is not None and given.numel() == 1 else 0
+        return self.pattern.slots(capacity) if 1 <= capacity <= self._limit else self.slots
 
     def _load(self, state: Mapping[str, Tensor]) -> None:
         self.capacity = int(state[CAPACITY])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from resolvent.kernels import STATS, UNIT, BoundKernel, Kernel, Memory
-from resolvent.ops.autograd import VmapInfo, map_in_front, signed
+from resolvent.ops.autograd import BatchedFunction, signed
 from resolvent.ops.cpu.buffers import Argument, Array, argument, run_buffered
 from resolvent.ops.cpu.layout import memory_of, padded_size, pair_span, scalar, scratch, span
 from resolvent.ops.cpu.memory import empty_like
@@ -98,7 +98,7 @@ def _in_splits(splits: int, inputs: Inputs, rows: Rows, scale: float, y_known: T
     return y.reshape(*x.shape[:2], splits, *y.shape[2:]).movedim(2, -2).flatten(-2)
 
 
-class _Mix(torch.autograd.Function):
+class _Mix(BatchedFunction):
     """Saves inputs, outputs and a few numbers per row; the backward sweep recomputes the weights."""
 
     @staticmethod
@@ -121,16 +121,6 @@ class _Mix(torch.autograd.Function):
         else:
             gradients = backward(grad_y, (y, rest, stats), inputs, ctx.rows, ctx.scale)
         return *gradients, None, None, None
-
-    @staticmethod
-    def vmap(
-        info: VmapInfo, in_dims: tuple[int | None, ...], *arguments: Tensor
-    ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
-        """One more dimension of independent sequences: it joins the batch."""
-        *tensors, rows, scale, differentiable = arguments
-        moved = map_in_front(info, in_dims[: len(tensors)], tensors)
-        outputs = _Mix.apply(*(t.flatten(0, 1) for t in moved), rows, scale, differentiable)  # type: ignore[no-untyped-call]
-        return tuple(t.unflatten(0, moved[0].shape[:2]) for t in outputs), (0, 0, 0)
 
 
 def forward(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from resolvent.kernels import Kernel
-from resolvent.ops.autograd import VmapInfo, map_in_front, signed
+from resolvent.ops.autograd import BatchedFunction, signed
 from resolvent.ops.cpu.layout import as_array
 from resolvent.ops.cpu.plan import kernel_plan
 from resolvent.ops.cpu.threads import in_threads
@@ -33,7 +32,7 @@ def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, rows: Rows, y_known: Te
     return y[:, :, rows.known :].to(x.dtype)
 
 
-class _Solve(torch.autograd.Function):
+class _Solve(BatchedFunction):
     @staticmethod
     @signed
     def forward(x: Tensor, alpha: Tensor, beta: Tensor, y_known: Tensor, rows: Rows) -> Tensor:
@@ -58,14 +57,6 @@ class _Solve(torch.autograd.Function):
         du = grad_y.detach().clone(memory_format=torch.contiguous_format)
         _over_heads(_backward, [*saved, du, *gradients], ctx.rows)
         return *gradients, du[:, :, : ctx.rows.known], None
-
-    @staticmethod
-    def vmap(info: VmapInfo, in_dims: tuple[int | None, ...], *arguments: Tensor) -> tuple[Tensor, int]:
-        """One more dimension of independent sequences: it joins the batch."""
-        *tensors, rows = arguments
-        moved = (t.flatten(0, 1) for t in map_in_front(info, in_dims[: len(tensors)], tensors))
-        apply: Callable[..., Tensor] = _Solve.apply
-        return apply(*moved, rows).unflatten(0, (info.batch_size, -1)), 0
 
 
 def _over_heads(kernel: Kernel, tensors: list[Tensor], rows: Rows) -> None:

@@ -12,16 +12,15 @@ As in torch's attention, a NaN or infinity among the inputs may spoil rows short
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from resolvent.ops.autograd import VmapInfo, map_in_front
+from resolvent.ops.autograd import BatchedFunction
 
 if TYPE_CHECKING:
     from resolvent.ops.autograd import Context
@@ -161,7 +160,7 @@ class _Feedback:
         return solve_unit_lower(-b[..., before:], (1 - g) * o + b[..., :before] @ known)
 
 
-class _Run(torch.autograd.Function):
+class _Run(BatchedFunction):
     """An `_Operation` as torch sees it."""
 
     @staticmethod
@@ -179,23 +178,8 @@ class _Run(torch.autograd.Function):
         count = len(ctx.needs_input_grad) - 1
         return None, *_Adjoint.apply(ctx.operation, count, grad, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
 
-    @staticmethod
-    def vmap(
-        info: VmapInfo, in_dims: tuple[int | None, ...], operation: _Operation, *inputs: Tensor
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        """One more dimension of independent heads."""
-        return _over_heads(info, in_dims[1:], inputs, partial(_Run.apply, operation))
 
-
-def _over_heads(
-    info: VmapInfo, dims: tuple[int | None, ...], tensors: Sequence[Tensor], apply: Callable[..., tuple[Tensor, ...]]
-) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-    """The mapped dimension joins the heads, and leaves them afterwards."""
-    outputs = apply(*(t.flatten(0, 1) for t in map_in_front(info, dims, list(tensors))))
-    return tuple(t.unflatten(0, (info.batch_size, -1)) for t in outputs), (0,) * len(outputs)
-
-
-class _Adjoint(torch.autograd.Function):
+class _Adjoint(BatchedFunction):
     """The backward sweep as an operation of its own, whose derivative comes from the matrices written out."""
 
     @staticmethod
@@ -214,12 +198,6 @@ class _Adjoint(torch.autograd.Function):
             return torch.func.vjp(ctx.operation.plain, *inputs)[1](grad)  # type: ignore[no-any-return]
 
         return None, None, *torch.func.vjp(gradients, *ctx.saved_tensors)[1](grads), *[None] * ctx.rest
-
-    @staticmethod
-    def vmap(
-        info: VmapInfo, in_dims: tuple[int | None, ...], operation: _Operation, count: int, *tensors: Tensor
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        return _over_heads(info, in_dims[2:], tensors, partial(_Adjoint.apply, operation, count))
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0, *, causal: bool = False) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from resolvent.ops.autograd import VmapInfo, map_in_front
+from resolvent.ops.autograd import BatchedFunction
 from resolvent.ops.portable.plan import EdgePlan, Index
 from resolvent.ops.precision import without_autocast
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #     spread(w, q) = d/dk    (known + new, D)     the sum of w_ic q_i over the readers i of j
 # Given a gradient for one of the three, put it where an argument is missing: the gradients of the other
 # two are again among dots, blend and spread.
-class _Form(torch.autograd.Function):
+class _Form(BatchedFunction):
     @staticmethod
     def forward(missing: int, first: Tensor, second: Tensor, p: EdgePlan) -> Tensor:
         with without_autocast(first.device.type):
@@ -43,13 +43,6 @@ class _Form(torch.autograd.Function):
             needed = ctx.needs_input_grad[1 + len(gradients)]
             gradients.append(_form(argument, first, second, ctx.plan) if needed else None)
         return None, *gradients, None
-
-    @staticmethod
-    def vmap(
-        info: VmapInfo, in_dims: tuple[int | None, ...], missing: int, first: Tensor, second: Tensor, p: EdgePlan
-    ) -> tuple[Tensor, int]:
-        first, second = map_in_front(info, in_dims[1:3], [first, second])
-        return _form(missing, first, second, p), 0
 
 
 def _form(missing: int, first: Tensor, second: Tensor, p: EdgePlan) -> Tensor:
@@ -109,14 +102,8 @@ def _wide_form(missing: int, first: Tensor, second: Tensor, p: EdgePlan) -> Tens
         scores = first @ pad(second, (0, 0, 0, 1)).mT
         return torch.where(p.valid, scores.gather(-1, expand_index(scores, p.sources)), 0)
     w = pad(first, (0, 1))
-    w, pairs = w.gather(-1, expand_index(w, p.columns)), (p.columns < p.width).to(w.dtype)
-    return product(w, second, pairs) if missing == 1 else product(w.mT, second, pairs.mT)
-
-
-def product(matrix: Tensor, v: Tensor, reads: Tensor) -> Tensor:
-    """Their product, but zero times NaN is NaN only where `reads` is one: nothing outside the pattern is ever seen."""
-    broken = (v * 0).nan_to_num(nan=1)
-    return (matrix @ v.nan_to_num(0, 0, 0)).masked_fill(reads @ broken > 0, torch.nan)
+    w = w.gather(-1, expand_index(w, p.columns))
+    return (w if missing == 1 else w.mT) @ second
 
 
 def take(v: Tensor, index: Index) -> Tensor:

@@ -118,7 +118,7 @@ class Blocks:
         table[: p.new] = np.maximum(p.rows.table.astype(np.int64) - p.known, -1)
         start = np.arange(self.row_count)[:, None] // size * size
         near = _columns(np.where(table >= start, table - start, -1), size)
-        self.near, self.reach = p.put(near), p.put(_reach(near.reshape(-1, size, size) < p.width))
+        self.near = p.put(near)
         far = (table >= 0) & (table < start)
         self.widths: list[int] = far.sum(1).reshape(-1, size).max(1).tolist()
         if p.wide:
@@ -128,7 +128,7 @@ class Blocks:
             is_far = np.take_along_axis(far, order, 1)
             columns = np.where(is_far, order, p.width)
             sources = np.where(is_far, np.take_along_axis(table, order, 1), self.row_count)
-        self.far, self.far_sources, self.pairs = p.put(columns), p.put(sources), p.put(columns < p.width)
+        self.far, self.far_sources = p.put(columns), p.put(sources)
 
     def __len__(self) -> int:
         return len(self.widths)
@@ -143,12 +143,3 @@ def _columns(table: npt.NDArray[np.int64] | npt.NDArray[np.int32], rows: int) ->
     row, column = np.nonzero(table >= 0)
     columns[row, table[row, column]] = column
     return columns
-
-
-def _reach(reads: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Who reaches whom in any number of reads, within each block: after k squarings, in up to 2^k."""
-    size = reads.shape[-1]
-    reach = reads | np.eye(size, dtype=np.bool_)
-    for _ in range(size.bit_length()):
-        reach = reach.astype(np.float32) @ reach.astype(np.float32) > 0
-    return reach

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from resolvent.ops.autograd import VmapInfo, map_in_front
-from resolvent.ops.portable.edges import dots, expand_index, give, product, take
+from resolvent.ops.autograd import BatchedFunction
+from resolvent.ops.portable.edges import dots, expand_index, give, take
 from resolvent.ops.portable.plan import EdgePlan
 from resolvent.ops.precision import without_autocast
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # y = (I - B)^-1 u has the adjoint du = (I - B)^-T dy, dbeta_ij = <du_i, y_j>. The transposed solve z = (I - B)^-T u has
 # du = (I - B)^-1 dz, dbeta_ij = <z_i, du_j>: the same two, the other way round.
-class _Resolve(torch.autograd.Function):
+class _Resolve(BatchedFunction):
     @staticmethod
     def forward(u: Tensor, beta: Tensor, p: EdgePlan, transposed: bool) -> Tensor:
         with without_autocast(u.device.type):
@@ -39,13 +39,6 @@ class _Resolve(torch.autograd.Function):
         reader, source = (y, grad_u) if ctx.transposed else (grad_u, y)
         return grad_u, dots(reader, pad(source, (0, 0, ctx.plan.known, 0)), ctx.plan), None, None
 
-    @staticmethod
-    def vmap(
-        info: VmapInfo, in_dims: tuple[int | None, ...], u: Tensor, beta: Tensor, p: EdgePlan, transposed: bool
-    ) -> tuple[Tensor, int]:
-        u, beta = map_in_front(info, in_dims[:2], [u, beta])
-        return resolve(u, beta, p, transposed), 0
-
 
 def resolve(u: Tensor, beta: Tensor, p: EdgePlan, transposed: bool = False) -> Tensor:
     result: Tensor = _Resolve.apply(u, beta, p, transposed)  # type: ignore[no-untyped-call]
@@ -58,25 +51,21 @@ class _Substitution:
     def __init__(self, beta: Tensor, p: EdgePlan, transposed: bool) -> None:
         self.plan, self.blocks, self.transposed = p, p.blocks, transposed
         beta = pad(beta, (0, 1, 0, p.blocks.row_count - p.new))
-        self.far, self.pairs = beta.gather(-1, expand_index(beta, p.blocks.far)), p.blocks.pairs.to(beta.dtype)
+        self.far = beta.gather(-1, expand_index(beta, p.blocks.far))
         near = beta.gather(-1, expand_index(beta, p.blocks.near))
         near = near.reshape(*near.shape[:-2], len(p.blocks), p.blocks.size, p.blocks.size)
-        reach = p.blocks.reach.to(beta.dtype)
-        near, self.reach = (near.mT, reach.mT) if transposed else (near, reach)
-        self.broken = ~near.isfinite().all(-1).flatten(-2)[..., None]  # rows that are NaN whatever they read
         eye = torch.eye(p.blocks.size, dtype=beta.dtype, device=beta.device)
-        near = eye - near.nan_to_num(0, 0, 0)
+        near = eye - (near.mT if transposed else near)
         self.inverse = torch.linalg.solve_triangular(near, eye, upper=transposed, unitriangular=True)
 
     def run(self, u: Tensor) -> Tensor:
         """Each block reads those done before; transposed, from the end, each gives to those it reads."""
-        u = pad(u, (0, 0, 0, self.blocks.row_count - u.shape[-2])).masked_fill(self.broken, torch.nan)
-        y = pad(u, (0, 0, 0, 1))
+        y = pad(u, (0, 0, 0, self.blocks.row_count - u.shape[-2] + 1))
         order = range(len(self.blocks))
         for block in reversed(order) if self.transposed else order:
             rows = self.blocks[block]
             right = y[..., rows, :] if self.transposed else self.pull(block, y)
-            y[..., rows, :] = product(self.inverse[..., block, :, :], right, self.reach[block])
+            y[..., rows, :] = self.inverse[..., block, :, :] @ right
             if self.transposed:
                 self.push(block, y)
         return y[..., : self.plan.new, :]
@@ -89,7 +78,7 @@ class _Substitution:
             return right
         if self.plan.wide:
             before = slice(0, rows.start)
-            return right + product(self.far[..., rows, before], y[..., before, :], self.pairs[rows, before])
+            return right + self.far[..., rows, before] @ y[..., before, :]
         read = take(y, self.blocks.far_sources[rows, :width])
         return right + (self.far[..., rows, None, :width] @ read).squeeze(-2)
 
@@ -98,7 +87,7 @@ class _Substitution:
         rows, width = self.blocks[block], self.blocks.widths[block]
         if width and self.plan.wide:
             before = slice(0, rows.start)
-            y[..., before, :] += product(self.far[..., rows, before].mT, y[..., rows, :], self.pairs[rows, before].mT)
+            y[..., before, :] += self.far[..., rows, before].mT @ y[..., rows, :]
         elif width:
             terms = self.far[..., rows, :width, None] * y[..., rows, None, :]
             give(y, self.blocks.far_sources[rows, :width], terms)

@@ -20,6 +20,7 @@ from resolvent.ops.triton.sizes import LARGEST_DIM
 from resolvent.patterns import Stage
 
 NAME = "triton"
+_GATED_ONLY = "backend 'triton' computes gated softmax coefficients itself, and takes neither others nor joint ones."
 
 
 def refusal(request: Request) -> str | None:
@@ -30,6 +31,8 @@ def refusal(request: Request) -> str | None:
             f"backend 'triton' needs tensors on a GPU (CUDA or ROCm), got {request.device}; "
             "to check its kernels on a CPU, set TRITON_INTERPRET=1."
         )
+    if request.operation == "solve" or request.normalize == "joint":
+        return _GATED_ONLY
     if request.is_dense:
         return f"backend 'triton' expects a sparse pattern, got '{request.pattern}', whose weights are n × n."
     if request.dtype == torch.float64 and not interpreting():
@@ -58,10 +61,7 @@ def mix(inputs: Inputs, rows: Rows, scale: float, y_known: Tensor | None = None)
 
 
 def solve(x: Tensor, alpha: Tensor, beta: Tensor | None, rows: Rows, y_known: Tensor | None = None) -> Tensor:
-    """See `Backend.solve`."""
-    from resolvent.ops.triton import explicit
-
-    return explicit.solve(x, alpha, beta, rows, y_known)
+    raise NotImplementedError(_GATED_ONLY)  # the registry asks `refusal` first
 
 
 def step(token: Token, scale: float) -> Tensor:

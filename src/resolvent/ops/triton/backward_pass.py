@@ -25,7 +25,7 @@ from resolvent.ops.triton.tiles import (
 
 @triton.jit(do_not_specialize=["new", "known", "block_count", "sequence_count", "weight_rows", "width"])
 def sweep_back(
-    dy, du, weights, inverses, reach, lists, sources, readers, offsets, blocks, sequences,
+    dy, du, weights, inverses, lists, sources, offsets, blocks, sequences,
     new, known, block_count, sequence_count, weight_rows, width,
     D: tl.constexpr, BV: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, STRIDED: tl.constexpr,
     CHUNKED: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
@@ -71,17 +71,15 @@ def sweep_back(
         else:
             value += load_rows(du, own, live, channels, D, COMPUTE)
         t = tl.load(inverses + (head * block_count + block) * BLOCK * BLOCK + r[None, :] * BLOCK + r[:, None])
-        depends = readers_to_mask(tl.load(reach + number * BLOCK + r, mask=live, other=0), r)
-        value = product(t, value, depends, PRECISION)
+        value = product(t, value, PRECISION)
         store_rows(du, value, own, live, channels, D)
         if not STRIDED:
             for c in range(tl.load(lists + number), tl.load(lists + number + 1)):
                 entry = c * TILE + k_rows
                 source = tl.load(sources + entry)
-                readers_ = bits_to_mask(tl.load(readers + entry), r) & live[None, :]
                 at = (tile0 + c - tl.load(lists + number)).to(tl.int64) * TILE * BLOCK
                 w = tl.load(w_head + at + r[None, :] * TILE + k_rows[:, None])
-                more = product(w, value, readers_, PRECISION)
+                more = product(w, value, PRECISION)
                 owed = load_rows(du, base + source, source >= lowest, channels, D, COMPUTE)
                 store_rows(du, owed + more, base + source, source >= lowest, channels, D)
         tl.debug_barrier()
@@ -258,8 +256,7 @@ def collect(
     far_a, far_b, far_weights, qa, qb, du, offsets, spans, entry_begins, entries,
     new, known, span_count, weight_rows, entries_per_head, width, recurrent,
     D: tl.constexpr, DK: tl.constexpr, BD: tl.constexpr, BDK: tl.constexpr, BLOCK: tl.constexpr,
-    STRIDED: tl.constexpr, DIRECT: tl.constexpr, KEYS: tl.constexpr, SCORED: tl.constexpr,
-    COMPUTE: tl.constexpr,
+    STRIDED: tl.constexpr, DIRECT: tl.constexpr, SCORED: tl.constexpr, COMPUTE: tl.constexpr,
 ):  # fmt: skip
     """What rows are owed by their readers in later blocks, and by those of their own: gradients of keys and values."""
     span = tl.program_id(0)
@@ -282,9 +279,8 @@ def collect(
     new0 = head * new
     base = first - local0  # of the sequence, among new rows: known ones come with one sequence only
     du = after_known(du, head, new, known, recurrent, D)
-    if KEYS:
-        for_ka = load_rows(near_ka + row0 * DK, rows, fresh, features, DK, COMPUTE)
     if DIRECT:
+        for_ka = load_rows(near_ka + row0 * DK, rows, fresh, features, DK, COMPUTE)
         for_x = load_rows(near_x + row0 * D, rows, fresh, channels, D, COMPUTE)
     if SCORED:
         for_kb = load_rows(near_kb + row0 * DK, rows, fresh, features, DK, COMPUTE)
@@ -295,10 +291,9 @@ def collect(
             reads = live & (local < known + count - offset) & (reader >= 0) & (reader % BLOCK < offset)
             far = ((first_block + reader // BLOCK) * width + c).to(tl.int64) * BLOCK + reader % BLOCK
             far += head * weight_rows * BLOCK
-            if KEYS:
+            if DIRECT:
                 a = tl.load(far_a + far, mask=reads, other=0.0)
                 for_ka += a[:, None] * load_rows(qa + new0 * DK, base + reader, reads, features, DK, COMPUTE)
-            if DIRECT:
                 w = tl.load(far_weights + far, mask=reads, other=0.0)
                 for_x += w[:, None] * load_rows(du, base + reader, reads, channels, D, COMPUTE)
             if SCORED:
@@ -311,15 +306,13 @@ def collect(
             entry = tl.load(entries + begin + step, mask=begin + step < end, other=2147483647)
             reads = entry < entry_count
             at = head * entries_per_head + first_entry + tl.where(reads, entry, 0)
-            if KEYS:
-                for_ka += load_rows(partial_ka, at, reads, features, DK, COMPUTE)
             if DIRECT:
+                for_ka += load_rows(partial_ka, at, reads, features, DK, COMPUTE)
                 for_x += load_rows(partial_x, at, reads, channels, D, COMPUTE)
             if SCORED:
                 for_kb += load_rows(partial_kb, at, reads, features, DK, COMPUTE)
-    if KEYS:
-        store_rows(dka + row0 * DK, for_ka, rows, live, features, DK)
     if DIRECT:
+        store_rows(dka + row0 * DK, for_ka, rows, live, features, DK)
         store_rows(dx + row0 * D, for_x, rows, live, channels, D)
     if SCORED:
         store_rows(dkb + row0 * DK, for_kb, rows, live, features, DK)

@@ -19,7 +19,7 @@ from resolvent.ops.triton.tiles import load_block, load_rows, load_tile, product
 )
 def transfers(
     x, qa, ka, qb, kb, gate, y, y_exact, stats, weights, inverses,
-    near, reach, lists, sources, readers, offsets, blocks,
+    near, lists, sources, readers, offsets, blocks,
     new, known, block_count, weight_rows, width, scale,
     transfer, columns, chunks, chunk_count, live_width,
     D: tl.constexpr, DK: tl.constexpr, BD: tl.constexpr, BDK: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr,
@@ -34,7 +34,7 @@ def transfers(
     for block in range(first_block, after):
         coefficients_of_block(
             block, head, x, qa, ka, qb, kb, gate, y, y_exact, stats, weights, inverses,
-            near, reach, lists, sources, readers, offsets, blocks, new, known, block_count, weight_rows, width, scale,
+            near, lists, sources, readers, offsets, blocks, new, known, block_count, weight_rows, width, scale,
             D, DK, BD, BDK, BLOCK, LEVELS, TILE, False, DIRECT, True, SCORED, OUTPUT, COMPUTE, PRECISION, EXACT,
         )  # fmt: skip
         tl.debug_barrier()
@@ -47,8 +47,8 @@ def transfers(
             for block in range(first_block + 1, after):
                 sweep_block(
                     block, lowest, first + tl.arange(0, BV), y_head, y_head, w_head,
-                    inverses + (head * block_count + block) * BLOCK * BLOCK, reach, lists, sources,
-                    readers, offsets, blocks, known, block_count, width,
+                    inverses + (head * block_count + block) * BLOCK * BLOCK, lists, sources,
+                    offsets, blocks, known, block_count, width,
                     D, BLOCK, TILE, False, False, COMPUTE, PRECISION,
                 )  # fmt: skip
                 tl.debug_barrier()
@@ -94,15 +94,11 @@ def transfer_block(
 
 
 @triton.jit
-def load_transfer(transfer, alive, first, live, tile, live_width, CHUNK: tl.constexpr, TILE: tl.constexpr):
-    """A tile of a chunk's matrix, (rows, alive), and which of its entries may be other than zero."""
+def load_transfer(transfer, first, live, tile, live_width, CHUNK: tl.constexpr, TILE: tl.constexpr):
+    """A tile of a chunk's matrix, (rows, alive)."""
     rows = (first + tl.arange(0, CHUNK)).to(tl.int64)
-    lanes = tl.arange(0, TILE)
-    matrix = tl.load(
-        transfer + rows[:, None] * live_width + (tile * TILE + lanes)[None, :], mask=live[:, None], other=0.0
-    )
-    bits = tl.load(alive + tile, mask=live, other=0)
-    return matrix, ((bits[:, None] >> lanes[None, :]) & 1) != 0
+    columns = tile * TILE + tl.arange(0, TILE)
+    return tl.load(transfer + rows[:, None] * live_width + columns[None, :], mask=live[:, None], other=0.0)
 
 
 @triton.jit
@@ -117,7 +113,7 @@ def load_chunk(chunks, blocks, chunk, chunk_count, block_count, BLOCK: tl.conste
     do_not_specialize=["new", "known", "block_count", "chunk_count", "sequence_count", "live_width"],
 )
 def carry(
-    y, y_exact, transfer, alive, lists, sources, blocks, chunks, sequences,
+    y, y_exact, transfer, lists, sources, blocks, chunks, sequences,
     new, known, block_count, chunk_count, sequence_count, live_width,
     D: tl.constexpr, BV: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
     ROUNDED: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
@@ -135,13 +131,12 @@ def carry(
         first, after, base, number = load_chunk(chunks, blocks, chunk, chunk_count, block_count, BLOCK)
         live = first + r < after
         begin = tl.load(lists + number)
-        bits = alive + (number * BLOCK + r) * (live_width // TILE)
         value = load_rows(y_exact, known + first + r, live, channels, D, COMPUTE)
         for c in range(begin, tl.load(lists + number + 1)):
             source = tl.load(sources + c * TILE + k_rows)
-            matrix, depends = load_transfer(transfer, bits, first, live, c - begin, live_width, CHUNK, TILE)
+            matrix = load_transfer(transfer, first, live, c - begin, live_width, CHUNK, TILE)
             before = load_rows(y_exact, base + source, source >= 0, channels, D, COMPUTE)
-            value += product(matrix, before, depends, PRECISION)
+            value += product(matrix, before, PRECISION)
         store_rows(y_exact, value, known + first + r, live, channels, D)
         if ROUNDED:
             store_rows(y, value, known + first + r, live, channels, D)
@@ -152,7 +147,7 @@ def carry(
     do_not_specialize=["new", "known", "block_count", "chunk_count", "sequence_count", "live_width"],
 )
 def carry_back(
-    dy, du, transfer, alive, lists, sources, blocks, chunks, sequences,
+    dy, du, transfer, lists, sources, blocks, chunks, sequences,
     new, known, block_count, chunk_count, sequence_count, live_width,
     D: tl.constexpr, BV: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr, TILE: tl.constexpr,
     COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
@@ -171,14 +166,13 @@ def carry_back(
         first, after, base, number = load_chunk(chunks, blocks, last - step, chunk_count, block_count, BLOCK)
         live = first + r < after
         begin = tl.load(lists + number)
-        bits = alive + (number * BLOCK + r) * (live_width // TILE)
         value = load_rows(dy, first + r, live, channels, D, COMPUTE)
         value += load_rows(du, known + first + r, live, channels, D, COMPUTE)
         store_rows(du, value, known + first + r, live, channels, D)
         for c in range(begin, tl.load(lists + number + 1)):
             source = tl.load(sources + c * TILE + k_rows)
-            matrix, depends = load_transfer(transfer, bits, first, live, c - begin, live_width, CHUNK, TILE)
+            matrix = load_transfer(transfer, first, live, c - begin, live_width, CHUNK, TILE)
             owed = load_rows(du, base + source, source >= 0, channels, D, COMPUTE)
-            owed += product(tl.trans(matrix), value, tl.trans(depends), PRECISION)
+            owed += product(tl.trans(matrix), value, PRECISION)
             store_rows(du, owed, base + source, source >= 0, channels, D)
         tl.debug_barrier()

@@ -25,7 +25,7 @@ from resolvent.ops.triton.tiles import (
 @triton.jit(do_not_specialize=["new", "known", "block_count", "weight_rows", "width"])
 def coefficients(
     x, qa, ka, qb, kb, gate, y, y_exact, stats, weights, inverses,
-    near, reach, lists, sources, readers, offsets, blocks,
+    near, lists, sources, readers, offsets, blocks,
     new, known, block_count, weight_rows, width, scale,
     D: tl.constexpr, DK: tl.constexpr, BD: tl.constexpr, BDK: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr,
     TILE: tl.constexpr, STRIDED: tl.constexpr, DIRECT: tl.constexpr, RECURRENT: tl.constexpr, SCORED: tl.constexpr,
@@ -34,7 +34,7 @@ def coefficients(
     """One block of one head. Without OUTPUT only what the sweep back needs is computed: weights and inverses of B."""
     coefficients_of_block(
         tl.program_id(0), tl.program_id(1).to(tl.int64), x, qa, ka, qb, kb, gate, y, y_exact, stats, weights, inverses,
-        near, reach, lists, sources, readers, offsets, blocks, new, known, block_count, weight_rows, width, scale,
+        near, lists, sources, readers, offsets, blocks, new, known, block_count, weight_rows, width, scale,
         D, DK, BD, BDK, BLOCK, LEVELS, TILE, STRIDED, DIRECT, RECURRENT, SCORED, OUTPUT, COMPUTE, PRECISION, EXACT,
     )  # fmt: skip
 
@@ -42,7 +42,7 @@ def coefficients(
 @triton.jit
 def coefficients_of_block(
     block, head, x, qa, ka, qb, kb, gate, y, y_exact, stats, weights, inverses,
-    near, reach, lists, sources, readers, offsets, blocks,
+    near, lists, sources, readers, offsets, blocks,
     new, known, block_count, weight_rows, width, scale,
     D: tl.constexpr, DK: tl.constexpr, BD: tl.constexpr, BDK: tl.constexpr, BLOCK: tl.constexpr, LEVELS: tl.constexpr,
     TILE: tl.constexpr, STRIDED: tl.constexpr, DIRECT: tl.constexpr, RECURRENT: tl.constexpr, SCORED: tl.constexpr,
@@ -85,7 +85,7 @@ def coefficients_of_block(
             m = tl.max(s, 1)
             p = tl.where(itself, tl.exp(s - m[:, None]), 0.0)
             total = tl.sum(p, 1)
-            o = product(p, load_rows(x, own, live, channels, D, COMPUTE), itself, PRECISION)
+            o = product(p, load_rows(x, own, live, channels, D, COMPUTE), PRECISION)
             for c in range(begin, end):
                 if STRIDED:
                     offset = tl.load(offsets + c)
@@ -110,7 +110,7 @@ def coefficients_of_block(
                     rescale = tl.exp(m - m_new)
                     total = total * rescale + tl.sum(pt, 1)
                     v = load_rows(x, row, valid, channels, D, COMPUTE)
-                    o = o * rescale[:, None] + product(pt, v, reads2, PRECISION)
+                    o = o * rescale[:, None] + product(pt, v, PRECISION)
                     m = m_new
             o = o / total[:, None]
             tl.store(stats + queries * 4, m, mask=live)
@@ -166,35 +166,30 @@ def coefficients_of_block(
         inv = tl.where(feeds, 1.0 / tl.where(feeds, total, 1.0), 0.0)
         m = safe(m)
         share = g * inv
-        broken = (share * total - share * total) != 0  # rows that are NaN whatever they read
-        share = tl.where(broken, 0.0, share)
-        m = tl.where(broken, 0.0, m)
         tl.debug_barrier()
         for c in range(begin, end):
             if STRIDED:
                 one = tl.load(w_column + c * BLOCK)
-                one = tl.where(broken | (one == float("-inf")), 0.0, tl.exp(one - m) * share)
+                one = tl.where(one == float("-inf"), 0.0, tl.exp(one - m) * share)
                 tl.store(w_column + c * BLOCK, one)
             else:
                 at = w_tile + (c - begin) * TILE * BLOCK
                 st = tl.load(at)
-                st = tl.where(broken[:, None] | (st == float("-inf")), 0.0, tl.exp(st - m[:, None]) * share[:, None])
+                st = tl.where(st == float("-inf"), 0.0, tl.exp(st - m[:, None]) * share[:, None])
                 tl.store(at, st)
-        n = tl.where(before & (broken == 0)[:, None], tl.exp(s - m[:, None]) * share[:, None], 0.0)
+        n = tl.where(before, tl.exp(s - m[:, None]) * share[:, None], 0.0)
         t = inverse(n, BLOCK, LEVELS, PRECISION)
         t_block = inverses + (head * block_count + block) * BLOCK * BLOCK
         tl.store(t_block + r[:, None] * BLOCK + r[None, :], t)
         if OUTPUT:
             tl.store(stats + queries * 4 + 2, m, mask=live)
             tl.store(stats + queries * 4 + 3, inv, mask=live)
-            u = tl.where(broken[:, None], float("nan"), (1.0 - g)[:, None] * o)
-            depends = bits_to_mask(tl.load(reach + number * BLOCK + r, mask=live, other=0), r)
-            store_rows(y_exact, product(t, u, depends, PRECISION), own, live, channels, D)
+            store_rows(y_exact, product(t, (1.0 - g)[:, None] * o, PRECISION), own, live, channels, D)
 
 
 @triton.jit(do_not_specialize=["new", "known", "block_count", "sequence_count", "weight_rows", "width"])
 def sweep(
-    y, y_exact, weights, inverses, reach, lists, sources, readers, offsets, blocks, sequences,
+    y, y_exact, weights, inverses, lists, sources, offsets, blocks, sequences,
     new, known, block_count, sequence_count, weight_rows, width,
     D: tl.constexpr, BV: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, STRIDED: tl.constexpr,
     ROUNDED: tl.constexpr, COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
@@ -212,7 +207,7 @@ def sweep(
     for block in range(tl.load(sequences + sequence), tl.load(sequences + sequence_count + sequence)):
         sweep_block(
             block, 0, channels, y, y_exact, w_head, inverses + (head * block_count + block) * BLOCK * BLOCK,
-            reach, lists, sources, readers, offsets, blocks, known, block_count, width,
+            lists, sources, offsets, blocks, known, block_count, width,
             D, BLOCK, TILE, STRIDED, ROUNDED, COMPUTE, PRECISION,
         )  # fmt: skip
         tl.debug_barrier()
@@ -220,7 +215,7 @@ def sweep(
 
 @triton.jit
 def sweep_block(
-    block, lowest, channels, y, y_exact, weights, inverse_of_block, reach, lists, sources, readers, offsets, blocks,
+    block, lowest, channels, y, y_exact, weights, inverse_of_block, lists, sources, offsets, blocks,
     known, block_count, width,
     D: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr, STRIDED: tl.constexpr, ROUNDED: tl.constexpr,
     COMPUTE: tl.constexpr, PRECISION: tl.constexpr,
@@ -248,14 +243,10 @@ def sweep_block(
         else:
             entry = c * TILE + k_rows
             source = tl.load(sources + entry)
-            reads2 = readers_to_mask(tl.load(readers + entry), r) & live[:, None]
             w = load_tile(weights, tile0 + c - begin, r, k_rows, BLOCK, TILE)
-            read += product(
-                w, load_rows(y_exact, base + source, source >= lowest, channels, D, COMPUTE), reads2, PRECISION
-            )
+            read += product(w, load_rows(y_exact, base + source, source >= lowest, channels, D, COMPUTE), PRECISION)
     t = tl.load(inverse_of_block + r[:, None] * BLOCK + r[None, :])
-    depends = bits_to_mask(tl.load(reach + number * BLOCK + r, mask=live, other=0), r)
-    value = load_rows(y_exact, own, live, channels, D, COMPUTE) + product(t, read, depends, PRECISION)
+    value = load_rows(y_exact, own, live, channels, D, COMPUTE) + product(t, read, PRECISION)
     store_rows(y_exact, value, own, live, channels, D)
     if ROUNDED:
         store_rows(y, value, own, live, channels, D)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.autograd import VmapInfo, map_in_front
+from resolvent.ops.autograd import BatchedFunction
 from resolvent.ops.differentiable import mix_gradients
 from resolvent.ops.inputs import Inputs
 from resolvent.ops.precision import compute_dtype
@@ -17,11 +17,12 @@ from resolvent.ops.triton.launch import Launch, launch_of
 from resolvent.ops.triton.launcher import launch
 from resolvent.ops.triton.plan import TILE
 from resolvent.ops.triton.sizes import padded
-from resolvent.ops.triton.sweeps import collect, feedback_scratch, slope_scratch, sweep, sweep_back, widened
 from resolvent.patterns import Stage
 
 if TYPE_CHECKING:
     from resolvent.ops.autograd import Context
+
+Named = dict[str, Tensor]
 
 STATS = 4  # of each row: the largest score and the inverse of the sum, of A and of B
 
@@ -34,7 +35,7 @@ def mix(inputs: Inputs, rows: Rows, scale: float, y_known: Tensor | None = None)
     return y[:, :, rows.known :]
 
 
-class _FusedMix(torch.autograd.Function):
+class _FusedMix(BatchedFunction):
     """Saves inputs, outputs and four numbers per row; the way back computes the weights again."""
 
     @staticmethod
@@ -57,16 +58,6 @@ class _FusedMix(torch.autograd.Function):
             gradients = backward(grad_y, (y, exact, stats), inputs, ctx.rows, ctx.scale)
         return *gradients, None, None
 
-    @staticmethod
-    def vmap(
-        info: VmapInfo, in_dims: tuple[int | None, ...], *arguments: Tensor
-    ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
-        """One more dimension of independent sequences: it joins the batch."""
-        *tensors, rows, scale = arguments
-        moved = map_in_front(info, in_dims[: len(tensors)], tensors)
-        outputs = _FusedMix.apply(*(t.flatten(0, 1) for t in moved), rows, scale)  # type: ignore[no-untyped-call]
-        return tuple(t.unflatten(0, moved[0].shape[:2]) for t in outputs), (0, 0, 0)
-
 
 def forward(
     inputs: Sequence[Tensor], rows: Rows, scale: float, y_known: Tensor | None = None
@@ -87,10 +78,10 @@ def forward(
     heads["y_exact"] = exact.flatten(0, 1) if one.rounded else heads["y"]
     for group in one.groups(gate.shape[0] * gate.shape[1], backward=False):
         own = {name: t[group] for name, t in heads.items()}
-        scratch = feedback_scratch(one, own["x"])
+        scratch = _feedback_scratch(one, own["x"])
         _coefficients(one, own, scratch, scale, output=True)
         if one.recurrent:
-            sweep(one, own, scratch)
+            _sweep(one, own, scratch)
     return y, exact, stats
 
 
@@ -131,38 +122,36 @@ def backward(
     return *gradients, dgate.to(gate.dtype), (dy_known + grad_y[:, :, : rows.known]).to(x.dtype)
 
 
-def _backward_of(own: dict[str, Tensor], one: Launch, scale: float) -> None:
+def _backward_of(own: Named, one: Launch, scale: float) -> None:
     """All launches for one group of heads."""
     plan, known, x = one.plan, one.rows.known, own["x"]
-    scratch = feedback_scratch(one, x)
+    scratch = _feedback_scratch(one, x)
     du = own["dy"]
     if one.recurrent:
         _coefficients(one, own, scratch, scale, output=False)
         shape = (len(x), one.total, one.d)
         du = x.new_empty(shape, dtype=one.compute) if plan.strided else x.new_zeros(shape, dtype=one.compute)
-        sweep_back(one, own["dy"], du, scratch)
+        _sweep_back(one, own["dy"], du, scratch)
         if known:
             own["dy_known"].copy_(du[:, :known])
-    near = {name: widened(own[f"d{name}"], one) for name in ("ka", "kb", "x")}
+    near = {name: _widened(own[f"d{name}"], one) for name in ("ka", "kb", "x")}
     if not one.direct:
         near["x"] = own["dx"]
     two = one.for_slopes()
-    extra = slope_scratch(two, x, scored=True)
+    extra = _slope_scratch(two, x)
     _slopes(two, own, near, extra, du, scale, "a")
     if one.recurrent:
         _slopes(two, own, near, extra, du, scale, "b")
     if one.direct or one.scored:
-        collect(two, own, near, extra, du, scored=True)
+        _collect(two, own, near, extra, du)
 
 
-def _coefficients(
-    one: Launch, own: dict[str, Tensor], scratch: dict[str, Tensor], scale: float, *, output: bool
-) -> None:
+def _coefficients(one: Launch, own: Named, scratch: Named, scale: float, *, output: bool) -> None:
     p, chunks = one.plan, one.chunks
     arguments = (
         *(own[name] for name in ("x", "qa", "ka", "qb", "kb", "gate")), own.get("y", own["y_exact"]), own["y_exact"],
         own["stats"], scratch["weights"], scratch["inverses"],
-        p.near, p.reach, p.lists, p.sources, p.readers, p.offsets, p.blocks,
+        p.near, p.lists, p.sources, p.readers, p.offsets, p.blocks,
         one.rows.new, one.rows.known, p.block_count, p.weight_rows, p.width, scale,
     )  # fmt: skip
     constants = one.constants("D", "DK", "BD", "BDK", "BLOCK", "LEVELS", "TILE", "SCORED")
@@ -184,7 +173,7 @@ def _coefficients(
 
 
 def _slopes(
-    one: Launch, own: dict[str, Tensor], near: dict[str, Tensor], extra: dict[str, Tensor], du: Tensor, scale: float,
+    one: Launch, own: Named, near: Named, extra: Named, du: Tensor, scale: float,
     side: str,
 ) -> None:  # fmt: skip
     p, a = one.plan, side == "a"
@@ -199,4 +188,82 @@ def _slopes(
         int(one.recurrent), scale, **one.constants("D", "DK", "BD", "BDK", "BLOCK", "TILE"),
         **one.constants("COMPUTE", "PRECISION", "EXACT"), A=a, READS=reads, STRIDED=p.strided and reads,
         SCORED=one.direct if a else one.scored, **one.roomy_options,
+    )  # fmt: skip
+
+
+def _widened(t: Tensor, one: Launch) -> Tensor:
+    """Where to put what comes before rounding: the tensor itself, if it has all bits."""
+    return t if t.dtype == one.compute else torch.empty_like(t, dtype=one.compute)
+
+
+def _feedback_scratch(one: Launch, x: Tensor) -> Named:
+    inverses = one.plan.block_count * one.sizes.block**2 if one.recurrent else 0
+    weights = one.plan.weight_rows * one.sizes.block if one.recurrent else 0
+    transfer = 0 if one.chunks is None else one.rows.new * one.chunks.live_width
+    sizes = {"inverses": inverses, "weights": weights, "transfer": transfer}
+    return {name: x.new_empty(len(x) * size, dtype=one.compute) for name, size in sizes.items()}
+
+
+def _slope_scratch(one: Launch, x: Tensor) -> Named:
+    far, entries = (one.plan.weight_rows * one.sizes.block, 0) if one.plan.strided else (0, one.plan.entries_per_head)
+    a, b = one.direct, one.scored
+    sizes = {"far_a": far * a, "far_b": far * b, "far_weights": far * a}
+    sizes |= {"partial_ka": entries * one.key_dim * a, "partial_kb": entries * one.key_dim * b}
+    sizes |= {"partial_x": entries * one.d * a}
+    return {name: x.new_empty(len(x) * size, dtype=one.compute) for name, size in sizes.items()}
+
+
+def _sweep(one: Launch, own: Named, scratch: Named) -> None:
+    """What rows before blocks, or before chunks, are fed back: through each sequence, in order."""
+    p = one.plan
+    if one.chunks is not None:
+        _carry("chunk_pass.carry", one, own["y"], own["y_exact"], scratch, **one.constants("ROUNDED"))
+        return
+    launch(
+        "forward_pass.sweep", (len(own["x"]), p.sequences.shape[1], one.channel_programs),
+        own["y"], own["y_exact"], scratch["weights"], scratch["inverses"], p.lists, p.sources,
+        p.offsets, p.blocks, p.sequences, one.rows.new, one.rows.known, p.block_count, p.sequences.shape[1],
+        p.weight_rows, p.width, **one.constants("D", "BV", "BLOCK", "TILE", "STRIDED", "ROUNDED"),
+        **one.constants("COMPUTE", "PRECISION"), **one.options,
+    )  # fmt: skip
+
+
+def _sweep_back(one: Launch, dy: Tensor, du: Tensor, scratch: Named) -> None:
+    """From gradients of outputs to those of A x, from the end of each sequence; chunks all at once, once carried."""
+    p, sequences = one.plan, one.plan.sequences
+    if one.chunks is not None:
+        _carry("chunk_pass.carry_back", one, dy, du, scratch)
+        sequences = one.chunks.chunks
+    launch(
+        "backward_pass.sweep_back", (len(dy), sequences.shape[1], one.channel_programs),
+        dy, du, scratch["weights"], scratch["inverses"], p.lists, p.sources, p.offsets, p.blocks,
+        sequences, one.rows.new, one.rows.known, p.block_count, sequences.shape[1], p.weight_rows, p.width,
+        **one.constants("D", "BV", "BLOCK", "TILE", "STRIDED", "CHUNKED", "COMPUTE", "PRECISION"), **one.options,
+    )  # fmt: skip
+
+
+def _carry(kernel: str, one: Launch, first: Tensor, second: Tensor, scratch: Named, **more: bool) -> None:
+    p, chunks = one.plan, one.chunks
+    assert chunks is not None
+    launch(
+        kernel, (len(first), p.sequences.shape[1], one.channel_programs),
+        first, second, scratch["transfer"], p.lists, p.sources, p.blocks, chunks.chunks,
+        chunks.sequences, one.rows.new, one.rows.known, p.block_count, chunks.chunks.shape[1], p.sequences.shape[1],
+        chunks.live_width, **one.constants("D", "BV", "BLOCK", "CHUNK", "TILE", "COMPUTE", "PRECISION"), **more,
+        **one.options,
+    )  # fmt: skip
+
+
+def _collect(one: Launch, own: Named, near: Named, extra: Named, du: Tensor) -> None:
+    """Gradients of x and of keys."""
+    p = one.plan
+    launch(
+        "backward_pass.collect", (p.spans.shape[1], len(du)),
+        own["dka"], own["dkb"], own["dx"], near["ka"], near["kb"], near["x"],
+        extra["partial_ka"], extra["partial_kb"], extra["partial_x"],
+        extra["far_a"], extra["far_b"], extra["far_weights"], own["qa"], own["qb"], du,
+        p.offsets, p.spans, p.entry_begins, p.entries,
+        one.rows.new, one.rows.known, p.spans.shape[1], p.weight_rows, p.entries_per_head, p.width,
+        int(one.recurrent), **one.constants("D", "DK", "BD", "BDK", "BLOCK", "STRIDED", "DIRECT", "SCORED", "COMPUTE"),
+        **one.roomy_options,
     )  # fmt: skip

@@ -21,9 +21,8 @@ from torch import Tensor
 from resolvent.ops.call import has_few_alive
 from resolvent.ops.precision import compute_dtype
 from resolvent.ops.rows import Rows
-from resolvent.ops.triton.chunks import ChunkPlan, chunk_plan
 from resolvent.ops.triton.launcher import Constants
-from resolvent.ops.triton.plan import TILE, BlockPlan, block_plan
+from resolvent.ops.triton.plan import TILE, BlockPlan, ChunkPlan, block_plan, chunk_plan
 from resolvent.ops.triton.sizes import Sizes, compiler_options, padded, programs_at_once, sizes_for
 
 LARGEST_SCRATCH = 4 << 30  # bytes
@@ -139,12 +138,12 @@ class Launch:
         return (slice(first, min(first + together, heads)) for first in range(0, heads, together))
 
 
-def launch_of(x: Tensor, key_dim: int, rows: Rows, *, explicit: bool = False) -> Launch:
+def launch_of(x: Tensor, key_dim: int, rows: Rows) -> Launch:
     sizes = sizes_for(x.device, x.shape[-1], key_dim)
     chains = x.shape[0] * x.shape[1] * (len(rows.cuts) - 1) * -(-x.shape[-1] // sizes.channels)
-    chunked = bool(sizes.chunk) and not explicit and has_few_alive(rows.pattern)
+    chunked = bool(sizes.chunk) and has_few_alive(rows.pattern)
     chunked = chunked and 4 * chains < programs_at_once(x.device)  # else the model expects steps of blocks to be faster
-    if max(x.shape[-1], key_dim) > 32 and (chunked or (x.dtype == torch.float32 and not explicit)):
+    if max(x.shape[-1], key_dim) > 32 and (chunked or x.dtype == torch.float32):
         sizes = replace(sizes, block=16)  # larger ones would spill registers
     plan = block_plan(rows, x.device, sizes.block)
     hip = torch.version.hip is not None

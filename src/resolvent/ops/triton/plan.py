@@ -7,6 +7,9 @@ What they read before it comes in one of two forms:
 - *listed*: the distinct rows that the block reads, in tiles of `TILE`, each with a 64-bit number that says which rows
   of the block read it. Cache-efficient patterns list few, whatever the block: the positions alive when it begins.
 
+Where few rows are alive, some blocks make a *chunk*, whose outputs are linear in the rows alive when it begins: listed
+rows are then columns of its transfer matrix (`chunk_pass`).
+
 Rows are numbered within their sequence, known ones first, so that one table serves all sequences of a packed call.
 """
 
@@ -35,7 +38,7 @@ class BlockPlan:
     """Tables on a device, for blocks of `block` rows. Rows of `blocks`, `spans` and `sequences` are their columns.
 
     Attributes:
-        near, reach: (rows,) which rows of its block a row reads, and which it depends on by any number of near reads.
+        near: (rows,) which rows of its block a row reads.
         lists: (blocks + 1,) where the tiles of each block begin; strided, how many offsets reach into each.
         sources, readers: (tiles · TILE,) listed rows, -1 for none, and which rows of the block read them.
         offsets: (width,) distances of strided reads.
@@ -51,7 +54,6 @@ class BlockPlan:
     width: int
     tiles: int
     near: Tensor
-    reach: Tensor
     lists: Tensor
     sources: Tensor
     readers: Tensor
@@ -102,7 +104,6 @@ def block_plan(rows: Rows, device: torch.device, block: int) -> BlockPlan:
         width=len(offsets),
         tiles=tiles,
         near=put(near.ravel(), device, np.int64),
-        reach=put(_reach(near).ravel(), device, np.int64),
         lists=put(lists, device),
         sources=put(sources, device),
         readers=put(readers, device, np.int64),
@@ -201,16 +202,6 @@ def _first_bits(count: Integers) -> Bits:
     return ones
 
 
-def _reach(near: Bits) -> Bits:
-    """(blocks, rows): on which rows of its block each depends, by any number of reads; itself among them."""
-    reach = np.zeros_like(near)
-    for i in range(near.shape[1]):
-        reach[:, i] = np.int64(1) << np.int64(i)
-        for j in range(i):
-            reach[:, i] |= np.where((near[:, i] >> np.int64(j)) & 1, reach[:, j], 0)
-    return reach
-
-
 def _layout(rows: Rows, block: int, begins: Integers) -> tuple[Integers, Integers, Integers]:
     """Blocks, sequences and spans of a call, as `BlockPlan` has them; `begins` are tiles within a sequence."""
     blocks, sequences, spans = [np.empty((4, 0), dtype=np.int64)], [], [np.empty((7, 0), dtype=np.int64)]
@@ -235,3 +226,61 @@ def _entries(sources: Integers, rows: int) -> tuple[Integers, Integers]:
     entries = np.flatnonzero(sources >= 0)
     order = np.argsort(sources[entries], kind="stable")
     return np.searchsorted(sources[entries][order], np.arange(rows + 1)), entries[order]
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkPlan:
+    """Tables on a device, beside those of the blocks that chunks consist of.
+
+    Attributes:
+        live_width: columns of a transfer matrix, whole tiles; the rows alive at the begin of any chunk fit.
+        columns: (tiles · TILE,) of each listed row its column in the matrix of the chunk; -1 if it lies within.
+        chunks: (2, all chunks) first block and the one after the last.
+        sequences: (2, sequences) first chunk and the one after the last.
+    """
+
+    live_width: int
+    columns: Tensor
+    chunks: Tensor
+    sequences: Tensor
+
+
+@lru_cache(maxsize=32)
+def chunk_plan(rows: Rows, device: torch.device, block: int, chunk: int) -> ChunkPlan:
+    """Computed on the host, once for each question, from the tables of blocks."""
+    if chunk % block:
+        raise ValueError(f"expected chunks of whole blocks of {block} rows, got {chunk}.")
+    blocks, per = block_plan(rows, torch.device("cpu"), block), chunk // block
+    begins = blocks.lists.numpy().astype(np.int64) * TILE
+    first = np.arange(0, len(begins) - 1, per)
+    width = max(int((begins[first + 1] - begins[first]).max(initial=0)), TILE)
+    chunks, sequences = _chunk_layout(blocks, per)
+    return ChunkPlan(width, *(put(t, device) for t in (_columns(rows, blocks, begins, per), chunks, sequences)))
+
+
+def _columns(rows: Rows, plan: BlockPlan, begins: Integers, per: int) -> Integers:
+    sources = plan.sources.numpy()
+    columns = np.full(len(sources), -1, dtype=np.int64)
+    for number in range(len(begins) - 1):
+        chunk = number // per * per
+        column_of = _index(sources[begins[chunk] : begins[chunk + 1]], rows.longest)
+        own = slice(int(begins[number]), int(begins[number + 1]))
+        columns[own] = np.where(sources[own] >= 0, column_of[sources[own]], -1)
+    return columns
+
+
+def _index(listed: Integers, rows: int) -> Integers:
+    """Of every row its place in a list, -1 for none."""
+    index = np.full(rows, -1, dtype=np.int64)
+    index[listed[listed >= 0]] = np.flatnonzero(listed >= 0)
+    return index
+
+
+def _chunk_layout(plan: BlockPlan, per: int) -> tuple[Integers, Integers]:
+    chunks: list[tuple[int, int]] = []
+    sequences: list[tuple[int, int]] = []
+    for first, after in plan.sequences.T.tolist():
+        begins = np.arange(first, after, per)
+        sequences.append((len(chunks), len(chunks) + len(begins)))
+        chunks += [(begin, min(begin + per, after)) for begin in begins.tolist()]
+    return np.array(chunks, dtype=np.int64).reshape(-1, 2).T, np.array(sequences).T

@@ -1,4 +1,4 @@
-"""What all kernels are made of: masks from bits, rows of tensors, products that keep NaN where it is read, inverses.
+"""What all kernels are made of: masks from bits, rows of tensors, products, inverses.
 
 Numbers are widened as soon as they are loaded, and everything is summed in float32 (float64 stays). No product of
 float32 operands goes through plain tf32: `PRECISION` is "tf32x3" on CUDA, which is as exact as float32, and "ieee"
@@ -60,14 +60,8 @@ def load_tile(weights, tile, rows, listed, BLOCK: tl.constexpr, TILE: tl.constex
 
 
 @triton.jit
-def product(weights, values, mask, PRECISION: tl.constexpr):
-    """The product of matrices, but zero times NaN or infinity is NaN only where `mask` says that it is read."""
-    bad = (values - values) != 0
-    result = tl.dot(weights, tl.where(bad, 0.0, values), input_precision=PRECISION, out_dtype=weights.dtype)
-    if tl.max(tl.max(bad.to(tl.int32), 1), 0) > 0:
-        spoiled = tl.dot(mask.to(tl.float16), bad.to(tl.float16))
-        result = tl.where(spoiled > 0, float("nan"), result)
-    return result
+def product(weights, values, PRECISION: tl.constexpr):
+    return tl.dot(weights, values, input_precision=PRECISION, out_dtype=weights.dtype)
 
 
 @triton.jit
@@ -125,16 +119,4 @@ def inverse(near, BLOCK: tl.constexpr, LEVELS: tl.constexpr, PRECISION: tl.const
     for _ in range(LEVELS - 1):
         power = tl.dot(power, power, input_precision=PRECISION, out_dtype=near.dtype)
         result += tl.dot(result, power, input_precision=PRECISION, out_dtype=near.dtype)
-    return result
-
-
-@triton.jit
-def inverse_by_substitution(near, BLOCK: tl.constexpr):
-    """(I - N)^-1 for signed coefficients, whose powers may be large where the inverse is not."""
-    rows = tl.arange(0, BLOCK)
-    result = tl.where(rows[:, None] == rows[None, :], 1.0, 0.0).to(near.dtype)
-    for j in range(BLOCK):
-        column = tl.sum(tl.where(rows[None, :] == j, near, 0.0), 1)
-        row = tl.sum(tl.where(rows[:, None] == j, result, 0.0), 0)
-        result += column[:, None] * row[None, :]
     return result

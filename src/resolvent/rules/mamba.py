@@ -1,9 +1,10 @@
-"""What Mamba's rule and Mamba-2's share: a state per channel that decays by exp(Δa), with steps Δ from the input."""
+"""Mamba's rule and Mamba-2's (Gu and Dao, 2024): a state per channel that decays by exp(Δa), with steps Δ."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import final
 
 from resolvent.errors import SettingError, shortened
 from resolvent.rules.rule import Rule, require_choice, require_positive
@@ -55,3 +56,25 @@ class SelectiveRule(Rule):
     def state_madds(self, heads: int, head_dim: int) -> int:
         decay_write_read = 3 if self.vectors == "token" else 2
         return decay_write_read * self.state_size(heads, head_dim) + self.skip * heads * head_dim
+
+
+@final
+@dataclass(frozen=True)
+class Mamba1(SelectiveRule):
+    name = "mamba1"
+    summary = "Mamba's rule: a step Δ per token and channel, B = exp(Δa), A = Δ; written by b, read by c"
+
+
+@final
+@dataclass(frozen=True)
+class Mamba2(SelectiveRule):
+    """groups: sets of write and read vectors that the heads share."""
+
+    name = "mamba2"
+    summary = "Mamba-2's rule: a step Δ per token and head, B = exp(Δa), A = Δ; written by b, read by c"
+
+    groups: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_positive("groups", self.groups)
