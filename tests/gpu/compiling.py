@@ -14,7 +14,7 @@ import resolvent as rv
 from resolvent.ops.inputs import Inputs
 from resolvent.ops.rows import rows_of
 from resolvent.ops.triton import fused
-from resolvent.ops.triton.launcher import Launched, find_kernel, recording
+from resolvent.ops.triton.launch import Launched, find_kernel, recording
 
 TARGETS = {"sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "gfx942": ("hip", "gfx942", 64)}
 DIMS = (24, 64, 80, 128)

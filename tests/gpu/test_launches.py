@@ -13,7 +13,7 @@ import resolvent as rv
 from resolvent.ops.inputs import Inputs
 from resolvent.ops.rows import rows_of
 from resolvent.ops.triton import fused, interpreting
-from resolvent.ops.triton.launcher import Launched, find_kernel, parameters, recording
+from resolvent.ops.triton.launch import Launched, find_kernel, parameters, recording
 from resolvent.ops.triton.plan import TILE
 from tests.gpu.compiling import STAGES, decode_launches, launches_of, rows
 

@@ -19,7 +19,7 @@ import resolvent as rv
 from resolvent.bench import gpu_check
 from resolvent.ops import triton
 from resolvent.ops.triton import interpreting
-from resolvent.ops.triton.launcher import recording
+from resolvent.ops.triton.launch import recording
 from resolvent.ops.triton.sizes import Sizes, using
 from tests.operator_cases import (
     BY_GATE,

@@ -7,7 +7,7 @@ import torch
 
 import resolvent as rv
 from resolvent.model import LanguageModel, ModelConfig, diagnose, layer_weights, watch_gates
-from resolvent.model.inspection import inspect
+from resolvent.model.diagnostics import inspect
 from resolvent.ops.reference import transfer_by_hops
 from tests.operator_cases import DEEP, TOLERANCE
 

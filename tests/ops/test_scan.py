@@ -12,7 +12,7 @@ from torch import Tensor
 from resolvent.ops.scan import scan
 from tests.operator_cases import assert_close
 
-MODULE = sys.modules["resolvent.ops.scan.first_order"]
+MODULE = sys.modules["resolvent.ops.scan"]
 SHAPES = [(1, 1, 1), (2, 1, 5), (1, 2, 3), (3, 7, 1), (2, 33, 17), (1, 100, 40), (5, 129, 67)]
 
 

@@ -127,7 +127,7 @@ def inspect_model(
     ‖(I-B)⁻¹‖: how much feedback can amplify. Feedback: the mean number of
     feedback steps between an input and an output.
     """
-    from resolvent.model.inspection import inspect
+    from resolvent.model.diagnostics import inspect
     from resolvent.report import figures, mixing
     from resolvent.train.model_source import open_model
 

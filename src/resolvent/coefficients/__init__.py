@@ -9,8 +9,7 @@ from resolvent.coefficients.grouped import GroupedCoefficients
 from resolvent.coefficients.layer import CoefficientModule, Layer
 from resolvent.coefficients.linear import LinearCoefficients
 from resolvent.coefficients.low_rank import LowRankCoefficients
-from resolvent.coefficients.mamba1 import Mamba1Coefficients
-from resolvent.coefficients.mamba2 import Mamba2Coefficients
+from resolvent.coefficients.mamba import Mamba1Coefficients, Mamba2Coefficients
 from resolvent.coefficients.positions import Positions, positions_of
 from resolvent.coefficients.softmax import SoftmaxCoefficients
 from resolvent.coefficients.weights import Weights

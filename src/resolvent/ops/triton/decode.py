@@ -18,7 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from resolvent.ops.backend import Token
 from resolvent.ops.precision import compute_dtype
-from resolvent.ops.triton.launcher import Constants, launch
+from resolvent.ops.triton.launch import Constants, launch
 from resolvent.ops.triton.sizes import compiler_options, padded
 from resolvent.patterns import Stage
 from resolvent.patterns.explicit import Explicit, listed

@@ -13,8 +13,7 @@ from resolvent.ops.differentiable import mix_gradients
 from resolvent.ops.inputs import Inputs
 from resolvent.ops.precision import compute_dtype
 from resolvent.ops.rows import Rows
-from resolvent.ops.triton.launch import Launch, launch_of
-from resolvent.ops.triton.launcher import launch
+from resolvent.ops.triton.launch import Launch, launch, launch_of
 from resolvent.ops.triton.plan import TILE
 from resolvent.ops.triton.sizes import padded
 from resolvent.patterns import Stage
