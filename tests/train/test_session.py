@@ -15,10 +15,9 @@ from resolvent.cli import app
 from resolvent.cli.interruption import command_line
 from resolvent.cli.settings import default_folder, run_name
 from resolvent.model import LanguageModel, ModelConfig
-from resolvent.model.training_cost import training_cost
 from resolvent.studies import table1
 from resolvent.train import Record
-from resolvent.train.plan import RunPlan, in_time, tokens_between
+from resolvent.train.plan import RunPlan, in_time, tokens_between, training_cost
 from tests.small_runs import QUICK
 
 CHANGES = [word for change in QUICK for word in ("--set", change)]

@@ -125,12 +125,12 @@ class Session:
 
 def _fitting(plan: RunPlan, available: float) -> str:
     """What would make it fit here, or where it would."""
-    from resolvent.train.plan import in_bytes, largest_gpu
+    from resolvent.train.plan import LARGEST_GPU, in_bytes
 
     settings = plan.that_fits(available)
     if settings:
         return f"{settings} would fit, and compute the same but for rounding"
-    name, memory = largest_gpu()
+    name, memory = LARGEST_GPU
     state = f"weights, gradients and moments alone take {in_bytes(plan.cost.state_bytes)}"
     if plan.cost.state_bytes > memory:
         return f"{state}; train.parallel=shard divides them among GPUs"

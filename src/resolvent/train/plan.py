@@ -11,13 +11,60 @@ from pathlib import Path
 
 import torch
 
-from resolvent.model import LanguageModel
+from resolvent.model import LanguageModel, ModelConfig
+from resolvent.model.language_model import MOST_LOGITS
 from resolvent.model.profile import StackProfile
-from resolvent.model.training_cost import GPUS, TrainingCost, training_cost
 from resolvent.train.config import RunConfig, TrainConfig
 from resolvent.train.processes import shards_of
 
 _UNITS = ((365.25 * 86_400.0, "years"), (86_400.0, "days"), (3600.0, "h"), (60.0, "min"))
+LARGEST_GPU = ("A100 80 GB", 80e9)  # with the most memory of those that are common, and its bytes
+_STATE_BYTES = 16  # for each parameter, in float32: weight, gradient, two moments of AdamW
+_RESIDUALS = 2  # inputs of a block's two branches, in float32 whatever the precision
+_COPIES = 4  # outputs of the two norms, and what rotations and projections keep beside: fits what was measured on CPUs
+_LOGITS = 3  # logits, their softmax and its gradient exist at once
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """A model of what steps take: arithmetic, not a measurement.
+
+    flops_per_token   two for each multiply-add, forward and twice that backward; once more forward with `recompute`
+    state_bytes       weights, gradients and the moments of AdamW
+    activation_bytes  what the forward pass keeps for the backward pass, at its peak
+    """
+
+    parameters: int
+    flops_per_token: float
+    state_bytes: int
+    activation_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.state_bytes + self.activation_bytes
+
+
+def training_cost(
+    config: ModelConfig, profile: StackProfile, sequences: int, *, precision: str = "float32", recompute: bool = False
+) -> TrainingCost:
+    """See `TrainingCost`, with `sequences` sequences at once; the profile is that of the model on their tokens."""
+    item, tokens = 4 if precision == "float32" else 2, profile.n * sequences
+    blocks = [
+        4 * _RESIDUALS * config.dim
+        + item * (_COPIES * config.dim + 2 * config.inner_dim + layer.training_bytes_per_token / 4)
+        for layer in profile.layers
+    ]
+    logits = 4 * _LOGITS * min(tokens * config.vocab_size, MOST_LOGITS)
+    if recompute:  # the inputs of blocks, and one block at a time, when the logits are gone
+        activations = tokens * 4 * config.dim * config.layers + max(tokens * max(blocks), logits)
+    else:
+        activations = tokens * sum(blocks) + logits
+    return TrainingCost(
+        parameters=profile.parameters,
+        flops_per_token=(8 if recompute else 6) * profile.madds_per_token,
+        state_bytes=_STATE_BYTES * profile.parameters,
+        activation_bytes=round(activations),
+    )
 
 
 @dataclass(frozen=True)
@@ -124,8 +171,3 @@ def in_time(seconds: float) -> str:
 
 def in_bytes(count: float) -> str:
     return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"
-
-
-def largest_gpu() -> tuple[str, float]:
-    """The name of the GPU with the most memory, and its bytes."""
-    return max(((name, gpu.memory) for name, gpu in GPUS.items()), key=lambda each: each[1])
