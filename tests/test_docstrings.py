@@ -15,7 +15,7 @@ LIGHT = sorted(
     for package in (patterns, analysis, rules)
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
 )
-MODULES = [*LIGHT, "resolvent.ops.api", "resolvent.ops.cache.slots",
+MODULES = [*LIGHT, "resolvent.coefficients", "resolvent.ops.api", "resolvent.ops.cache.slots",
            "resolvent.ops.cache.stages", "resolvent.designer.design", "resolvent.mixer", "resolvent.model.config",
            "resolvent.model.diagnostics", "resolvent.model.language_model", "resolvent.hf.config",
            "resolvent.hf.convert", "resolvent.hf.model",

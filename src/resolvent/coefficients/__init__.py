@@ -33,7 +33,7 @@ _MODULES: dict[type[Rule], type[CoefficientModule]] = {
 _OURS = frozenset(_MODULES)
 
 
-def register_rule(rule: type[Rule], module: type[CoefficientModule]) -> None:
+def register_rule(rule: type[Rule], module: type[CoefficientModule]) -> type[Rule]:
     """Make a rule of your own known: by its name in spellings, configs and saved models.
 
     Whoever loads such a model registers the rule first. A second one of the same name replaces it.
@@ -42,6 +42,13 @@ def register_rule(rule: type[Rule], module: type[CoefficientModule]) -> None:
         rule: a frozen dataclass derived from `resolvent.rules.Rule` or `GatedRule`, with a `name` and a `summary`. Its
             fields are its options: booleans, integers or strings, each with a default.
         module: learns its numbers, and is made of a `Layer`: most derive from `GroupedCoefficients`.
+
+    Returns:
+        The rule.
+
+    >>> register_rule(Softmax, SoftmaxCoefficients)
+    Traceback (most recent call last):
+    ValueError: the rule 'softmax' is one of resolvent's: expected another name.
     """
     if not (isinstance(rule, type) and issubclass(rule, Rule) and is_dataclass(rule)):
         raise TypeError(f"expected a dataclass derived from resolvent.rules.Rule, got {rule!r}.")
@@ -56,6 +63,7 @@ def register_rule(rule: type[Rule], module: type[CoefficientModule]) -> None:
     if RULES.get(rule.name) in _OURS:
         raise ValueError(f"the rule {rule.name!r} is one of resolvent's: expected another name.")
     RULES[rule.name], _MODULES[rule] = rule, module
+    return rule
 
 
 def make_coefficients(layer: Layer) -> CoefficientModule:
