@@ -12,7 +12,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from resolvent.cli import app
-from resolvent.cli.interruption import command_line
+from resolvent.cli.session import command_line
 from resolvent.cli.settings import default_folder, run_name
 from resolvent.model import LanguageModel, ModelConfig
 from resolvent.studies import table1

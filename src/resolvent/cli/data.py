@@ -66,8 +66,8 @@ def prepare_text(
 
     A text file is one document, as is each line of .jsonl and each row of
     .parquet; documents are separated by the end-of-text token. Files named
-    train, validation and test keep their splits; otherwise documents are held
-    out by their hash, or the end of a single text is.
+    train, validation and test keep their splits. Otherwise some documents are
+    held out, chosen by a hash of their content, or the end of a single text.
 
     If interrupted, rerun the same command to resume; if complete, it prints
     the results.

@@ -14,13 +14,14 @@ _ORDER = "max_hops, congestion, mean_hops, reads, slots"
 _HELP = """Find the patterns that make the most of a budget, with exact figures and proven bounds.
 
 Give a budget on at least one figure. Costs: cache slots (or KiB, for a head shape) and reads per token (or \
-multiply-adds). Reach: hops are the steps by which a token's content gets to a later token; congestion is how many \
-tokens must share one state when n tokens are copied by n positions. Fewer hops and less congestion take more cache: \
+multiply-adds). Expressivity: hops are the steps that information takes from a token to a later one; congestion is the \
+number of tokens that must share one state when n tokens are copied by n positions. Fewer hops and less congestion take \
+more cache: \
 n ≤ C(slots + hops, slots), and slots × congestion ≥ n - 1.
 
 The table has the best pattern of each kind, with lower bounds in brackets; heads may differ (mixes), and with \
---layers, layers, too. Below it: why each is listed, and what a better value of each figure would cost. Patterns are \
-what 'resolvent analyze', 'resolvent train --pattern' and rv.Mixer take.
+--layers, layers, too. Below it: why each is listed, and what a better value of each figure would cost. The patterns \
+can be passed to 'resolvent analyze', 'resolvent train --pattern' and rv.Mixer.
 
 Examples:
 

@@ -165,8 +165,8 @@ def evaluate_model(
 ) -> None:
     """Measure the perplexity and bits per byte of a model on a text, or its metrics on tasks of lm-eval.
 
-    Tasks are local files, and nothing is downloaded; examples/needle.py writes
-    some. The model may then be a folder of transformers, too.
+    Tasks are local files, such as those that examples/needle.py writes; nothing
+    is downloaded. The model may then be a folder of transformers, too.
     """
     if (corpus is None) == (not tasks):
         raise SettingError("expected --corpus, the folder of a prepared text, or --tasks, YAML files; and not both.")
@@ -237,9 +237,9 @@ def convert_model(
 ) -> None:
     """Convert a model for Hugging Face transformers, or back; the weights stay the same to the last bit.
 
-    What `resolvent train` or `save` wrote becomes a folder that
+    The folder of a run or of a saved model becomes one that
     AutoModelForCausalLM loads, with the tokenizer of the text that the model
-    was trained on, or the one that is named; and the other way round.
+    was trained on, or --tokenizer. A folder of transformers becomes a saved model.
     """
     from resolvent.hf.convert import check_target, from_language_model, is_of_transformers, load, to_language_model
     from resolvent.hf.tokenizer import fast_tokenizer

@@ -32,8 +32,7 @@ class _ListByDefault(TyperGroup):
 
 
 runs = typer.Typer(
-    help="List, compare and inspect runs: 'resolvent runs' lists those in the folder runs, 'resolvent runs FOLDER' "
-    "those in another one.",
+    help="List, compare and inspect runs. 'resolvent runs FOLDER' lists the runs in a folder, by default in runs.",
     cls=_ListByDefault,
 )
 app.add_typer(runs, name="runs")

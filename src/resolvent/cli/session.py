@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
+import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
 
-from resolvent.cli.interruption import Interruption, command_line
 from resolvent.cli.shared import say
 from resolvent.errors import SettingError
 from resolvent.train.record import FILE, Record
@@ -24,6 +30,9 @@ if TYPE_CHECKING:
 _SAVE_SECONDS = 60.0  # between checkpoints: what kill -9 can lose
 _MEASURED_STEPS, _MEASURED_SECONDS = 10, 10.0  # the first of them is when the time that is left is estimated
 _WORTH_SAYING = 60.0  # seconds that are
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # Ctrl-C; a scheduler, or kill; a terminal that is closed
+_COMMAND = "resolvent"
+_TORCHRUN = "TORCHELASTIC_RUN_ID"  # in the environment of processes that torchrun started
 
 
 class Session:
@@ -136,3 +145,78 @@ def _fitting(plan: RunPlan, available: float) -> str:
         return f"{state}; train.parallel=shard divides them among GPUs"
     settings = plan.that_fits(memory)
     return f"{state}; one {name} would do{f' with {settings}' if settings else ''}"
+
+
+class Interruption:
+    """What has been received so far, and the command that resumes."""
+
+    def __init__(self, resume: str) -> None:
+        self.resume = resume
+        self.received: signal.Signals | None = None
+        self.saved = False  # all steps: then a signal has nothing to wait for
+
+    def nothing_left(self) -> None:
+        """All steps are saved."""
+        self.saved = True
+
+    @property
+    def exit_code(self) -> int:
+        """As shells say it: 128 and the number of the signal."""
+        return 128 + (self.received or signal.SIGINT)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Receive signals in here, but for those that this process was started to ignore."""
+        numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
+        if threading.current_thread() is not threading.main_thread():  # where Python allows no handlers
+            numbers = []
+        before = {number: signal.getsignal(number) for number in numbers}
+        before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+        for number in before:
+            signal.signal(number, self._receive)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        if self.received is None and not self.saved:
+            self.received = signal.Signals(number)
+            again = "" if _TORCHRUN in os.environ else "; once more to stop at once"
+            _say(f"{self.received.name}: stopping after this step, with a checkpoint{again}")
+        elif _TORCHRUN not in os.environ:  # which hands each signal on to its processes, and Ctrl-C reaches them twice
+            self.received = signal.Signals(number)
+            state = "all steps are done, and saved; to evaluate" if self.saved else "to resume from the last checkpoint"
+            _say(f"stopped at once; {state}:\n  {self.resume}")
+            raise SystemExit(self.exit_code)
+
+
+def _say(message: str) -> None:
+    """Not by print, which a signal may have come in the middle of; nor to a terminal that is gone."""
+    if os.environ.get("RANK", "0") == "0":
+        with suppress(OSError):
+            clear = "\r\x1b[2K" if sys.stderr.isatty() else ""
+            os.write(2, f"{clear}{message}\n".encode(sys.stderr.encoding or "ascii", sys.stderr.errors or "replace"))
+
+
+def command_line(arguments: Sequence[str], out: Path) -> str:
+    """The command that this process runs, with its folder named: `resolvent train … --out FOLDER`."""
+    named = any(word == "--out" or word.startswith("--out=") for word in arguments)
+    words = [*arguments[1:], *([] if named else ["--out", str(out)])]
+    if _TORCHRUN in os.environ:  # whose own options nobody here knows
+        return f"torchrun … -m {shlex.join([_COMMAND, *words])}"
+    return shlex.join([*_program(arguments[0]), *words])
+
+
+def _program(script: str) -> list[str]:
+    """How this process was started, in words that the shell understands when they are pasted."""
+    if Path(script).name == _COMMAND:
+        return [_name_or_path(_COMMAND, script)]
+    return [_name_or_path("python", sys.executable), "-m", _COMMAND]
+
+
+def _name_or_path(name: str, path: str) -> str:
+    """The name, if a shell finds this very file by it; otherwise its path, as in an environment that is not active."""
+    known = path if path == name else shutil.which(name)
+    return name if known is not None and Path(known).absolute() == Path(path).absolute() else path

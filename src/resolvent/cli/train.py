@@ -79,12 +79,12 @@ def train_model(
     yes: Annotated[bool, typer.Option("--yes", help="Train even if it takes more memory than is free.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train one model. If interrupted, rerun the same command to resume, exactly.
+    """Train one model. If interrupted, rerun the same command to resume exactly.
 
     Ctrl-C and SIGTERM finish the step, write a checkpoint and print the command
-    that resumes; twice, they stop at once. The same command with a larger
-    train.steps extends a run: from there on the learning rate is that of the
-    longer run.
+    that resumes; a second one stops at once. The same command with a larger
+    train.steps extends a run: from there on the learning rate follows the
+    schedule of the longer run.
 
     Example: resolvent train text --corpus out/text/wikitext2-bytes --pattern quadratic+cache --out out/first
     """
