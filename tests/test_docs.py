@@ -14,6 +14,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from resolvent.cli import app
+from resolvent.studies.registry import STUDIES
+from resolvent.studies.study import Selection
 from tests.commands import command
 
 ROOT = Path(__file__).parent.parent
@@ -83,6 +85,11 @@ def test_parameter_counts_as_stated() -> None:
         counts = [LanguageModel.shape_only(preset(name, pattern=p)).parameter_count() for p in ("attention", "dense")]
         assert [f"{count:,}" for count in counts] == stated
         assert f"{100 * (counts[1] / counts[0] - 1):.1f}" == more
+
+
+def test_runs_of_a_study_as_stated() -> None:
+    cells = STUDIES["table1"].plan(Selection(preset="small")).cells
+    assert f"three tasks and {len(cells)} runs" in " ".join((ROOT / "docs" / "guide.md").read_text().split())
 
 
 @pytest.mark.usefixtures("cells_run_here")

@@ -72,62 +72,48 @@ def test_json_and_figure(tmp_path: Path) -> None:
 def test_quick_is_small() -> None:
     for mode, full in bench_plan.PLANS.items():
         plan = bench_plan.QUICK[mode]
-        assert plan.rounds < full.rounds
-        assert max(plan.lengths) <= max(full.lengths)
+        assert (plan.rounds < full.rounds, max(plan.lengths) <= max(full.lengths)) == (True, True)
         assert plan.preset in ("", "tiny")
         assert plan.changed(["dense"], ["2k,1k"], 9, "small") == bench_plan.Plan(["dense"], [1024, 2048], 9, "small")
 
 
-def test_all_runs_everything_in_both_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[tuple[list[str], str]] = []
-    monkeypatch.setattr(bench_plan, "_run", lambda arguments, policy: runs.append((arguments, policy)) or 0)
-    out = str(tmp_path / "bench.jsonl")
-    for flags in ([], ["--quick"]):
-        runs.clear()
-        done = CliRunner().invoke(app, ["bench", "all", out, *flags])
-        assert done.exit_code == 0, done.output
-        for policy in ("plain", "passive"):
-            own = [arguments for arguments, each in runs if each == policy]
-            assert all(arguments[-2:] == ["--wait-policy", policy] and out in arguments for arguments in own)
-            assert {arguments[1] for arguments in own} == set(bench_plan.PLANS)
-            assert all(("--quick" in arguments) == bool(flags) for arguments in own)
-    runs.clear()
-    CliRunner().invoke(app, ["bench", "all", out, "--wait-policy", "passive", "--quick"])
-    assert {policy for _, policy in runs} == {"passive"}
-    monkeypatch.setattr(bench_plan, "_run", lambda *_: 3)
-    assert CliRunner().invoke(app, ["bench", "all", out]).exit_code == 3
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
+    """The command lines and environments of processes that would be started; they end with code 7, or 0 below `all`."""
+    processes: list[tuple[list[str], dict[str, str]]] = []
 
-
-def test_plain_runs_have_no_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    environments = []
-
-    def started(_: object, env: dict[str, str], **__: object) -> subprocess.CompletedProcess[str]:
-        environments.append(env.get("OMP_WAIT_POLICY"))
-        return subprocess.CompletedProcess([], 7)
-
-    monkeypatch.setattr(bench_plan.subprocess, "run", started)
-    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    for policy in ("plain", "passive"):
-        assert CliRunner().invoke(app, ["bench", "operator", "--wait-policy", policy]).exit_code == 7
-    assert environments == [None, "passive"]
-
-
-def test_avx2_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command again, once, in an environment that forbids AVX-512; records have the features that are left."""
-    started: list[dict[str, str]] = []
-
-    def start(_: object, env: dict[str, str], **__: object) -> subprocess.CompletedProcess[str]:
-        started.append(env)
-        return subprocess.CompletedProcess([], 7)
+    def start(words: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
+        processes.append((words[words.index("resolvent") + 1 :] if "resolvent" in words else [], env))
+        return subprocess.CompletedProcess([], 0 if "--out" in words else 7)
 
     monkeypatch.setattr(bench_plan.subprocess, "run", start)
-    assert CliRunner().invoke(app, ["bench", "operator", "--avx2"]).exit_code == 7
-    [environment] = started
-    assert {name: environment[name] for name in AVX2_ALONE} == AVX2_ALONE
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    return processes
+
+
+def test_all_runs_everything_in_both_policies(tmp_path: Path, started: list[tuple[list[str], dict[str, str]]]) -> None:
+    out = str(tmp_path / "bench.jsonl")
+    for flags, policies in (([], ["plain", "passive"]), (["--quick", "--wait-policy", "passive"], ["passive"])):
+        started.clear()
+        done = CliRunner().invoke(app, ["bench", "all", out, *flags])
+        assert done.exit_code == 0, done.output
+        assert all(("--quick" in words) == bool(flags) and out in words for words, _ in started)
+        ran = {(words[1], words[-1], env.get("OMP_WAIT_POLICY", "plain")) for words, env in started}
+        assert ran == {(mode, policy, policy) for mode in bench_plan.PLANS for policy in policies}
+
+
+def test_settings_of_a_process_start_the_command_again(
+    started: list[tuple[list[str], dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once; where AVX-512 is forbidden, records have the features that are left."""
+    for flags in (["--wait-policy", "plain"], ["--wait-policy", "passive"], ["--avx2"]):
+        assert CliRunner().invoke(app, ["bench", "operator", *flags]).exit_code == 7
+    assert [env.get("OMP_WAIT_POLICY") for _, env in started] == [None, "passive", "active"]
+    assert {name: started[-1][1][name] for name in AVX2_ALONE} == AVX2_ALONE
     for name, value in AVX2_ALONE.items():
         monkeypatch.setenv(name, value)
     bench_plan.apply_avx2()
-    assert len(started) == 1
+    assert len(started) == 3
     has = binding.get_host_cpu_features() | {"avx2": True, "avx512f": True}
     monkeypatch.setattr(binding, "get_host_cpu_features", lambda: has)
     assert {"avx2", "avx512f"} & set(Host.current(1).features) == {"avx2"}
@@ -154,12 +140,9 @@ def test_errors(arguments: list[str], message: str) -> None:
     assert re.search(message, error_of(*arguments)), error_of(*arguments)
 
 
-def test_a_file_of_other_records_is_refused_before_anything_runs(tmp_path: Path) -> None:
+def test_errors_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "runs.jsonl"
     out.write_text("{}\n")
     assert "line 1: expected a benchmark's record" in error_of("generate", "--out", str(out))
-
-
-def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert "pip install 'transformers>=5.22,<6', or choose --against none" in error_of("generate", "--quick")

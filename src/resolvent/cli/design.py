@@ -15,9 +15,8 @@ _HELP = """Find the patterns that make the most of a budget, with exact figures 
 
 Give a budget on at least one figure. Costs: cache slots (or KiB, for a head shape) and reads per token (or \
 multiply-adds). Expressivity: hops are the steps that information takes from a token to a later one; congestion is the \
-number of tokens that must share one state when n tokens are copied by n positions. Fewer hops and less congestion take \
-more cache: \
-n ≤ C(slots + hops, slots), and slots × congestion ≥ n - 1.
+number of tokens that must share one state when n tokens are copied by n positions. Fewer hops and less congestion \
+take more cache: n ≤ C(slots + hops, slots), and slots × congestion ≥ n - 1.
 
 The table has the best pattern of each kind, with lower bounds in brackets; heads may differ (mixes), and with \
 --layers, layers, too. Below it: why each is listed, and what a better value of each figure would cost. The patterns \
