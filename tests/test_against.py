@@ -38,9 +38,9 @@ def test_equal_bits_are_equal(tmp_path: Path) -> None:
         ({"y": Y[None]}, "y", "(1, 3) instead of torch.float64 (3,)"),
         ({"nodes": np.array([0, 1, 3])}, "nodes", "1 of 3 entries"),
         ({"rows": [{"hops": 3.0, "mean": 0.1}]}, "rows.0.hops", "3.0 instead of 3"),
-        ({"rows": [{"hops": 3, "mean": 0.1, "least": 2}]}, "rows.0.least", "missing there"),
-        ({"rows": []}, "rows.0.mean", "missing here"),
-        ({"error": "ValueError: no"}, "error", "missing there"),
+        ({"rows": [{"hops": 3, "mean": 0.1, "least": 2}]}, "rows.0.least", "2 instead of nothing"),
+        ({"rows": []}, "rows.0.mean", "nothing instead of 0.1"),
+        ({"error": "ValueError: no"}, "error", "ValueError: no instead of nothing"),
     ],
 )
 def test_a_difference_is_named(tmp_path: Path, here: dict[str, object], name: str, what: str) -> None:

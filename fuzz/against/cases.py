@@ -8,6 +8,7 @@ from functools import partial
 from itertools import accumulate, product
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -48,6 +49,7 @@ LAYERS += ["dense softmax:conv=3", "attention low-rank:conv=2,rank=5", "table di
 
 
 def cases() -> Iterator[Case]:
+    yield "versions", lambda: {"torch": torch.__version__, "numpy": np.__version__}
     yield from _grid("mix", PATTERNS, _in_dtypes(MIX), _mix)
     yield from _grid("mix", FEEDBACK, _in_dtypes(TIED), _mix)
     yield from _grid("mix", ["attention", "dense"], _in_dtypes(DENSE), _mix)
@@ -128,6 +130,7 @@ MIX: Ways = {
     "one token": {"sizes": (2, 3, 3, 1, 5, 7)},
     "scale": {"scale": 0.3},
     "twice": {"twice": True},
+    "two threads": {"sizes": (1, 1, 1, 150, 32, 32), "threads": 2},
     "packed": PACKED,
     "packed joint": PACKED | JOINT,
     "padded": PADDED,
@@ -138,12 +141,21 @@ DENSE: Ways = {"dense": {"backend": "dense"}, "dense joint": {"backend": "dense"
 
 
 def _mix(
-    name: str, dtype: torch.dtype, sizes: Any = SMALL, tie: Any = None, twice: bool = False, **options: Any
+    name: str,
+    dtype: torch.dtype,
+    sizes: Any = SMALL,
+    tie: Any = None,
+    twice: bool = False,
+    threads: int = 1,
+    **options: Any,
 ) -> Values:
     tensors = _inputs(dtype, *sizes)
     if tie is not None:
         tensors["tied"] = tie(tensors["gate"])
-    return _differentiated(lambda t: adapters.mix(t, name, **options), tensors, twice=twice)
+    torch.set_num_threads(threads)
+    values = _differentiated(lambda t: adapters.mix(t, name, **options), tensors, twice=twice)
+    torch.set_num_threads(1)
+    return values
 
 
 SOLVE: Ways = {"cpu": {"backend": "cpu"}, "torch": TORCH, "reference": {"backend": "reference", "n": 12}}

@@ -57,51 +57,53 @@ class Report:
         return "\n".join(lines)
 
 
-def read(folder: Path, surface: str) -> tuple[set[str], dict[str, object]]:
-    """The cases of a surface, and their tensors and figures by name."""
-    try:
-        written = json.loads((folder / f"{surface}.json").read_text())
-        return set(written["cases"]), written["figures"] | load_file(folder / f"{surface}.safetensors")
-    except FileNotFoundError:  # the other tree has such cases
-        return set(), {}
+def read(folder: Path, surface: str, only: str = "*") -> dict[str, object]:
+    """Tensors and figures of the cases that match, by name."""
+    if not (folder / f"{surface}.json").exists():  # the other tree alone has such cases
+        return {}
+    values = json.loads((folder / f"{surface}.json").read_text()) | load_file(folder / f"{surface}.safetensors")
+    return {name: value for name, value in values.items() if fnmatchcase(_case(name), only)}
 
 
-def compare(mine: Path, theirs: Path, *, tolerance: bool = False, intended: Path = INTENDED) -> Report:
+def _case(name: str) -> str:
+    return name.split("#")[0]
+
+
+def compare(mine: Path, theirs: Path, only: str = "*", *, tolerance: bool = False, intended: Path = INTENDED) -> Report:
     """`tolerance`: what differs by rounding alone is equal enough. Otherwise bits are compared."""
-    surfaces = {
-        name: Surface() for name in sorted({p.stem for folder in (mine, theirs) for p in folder.glob("*.json")})
-    }
-    for name, surface in surfaces.items():
-        (my_cases, my_values), (their_cases, their_values) = (read(folder, name) for folder in (mine, theirs))
-        surface.cases = len(my_cases | their_cases)
-        for value in {**their_values, **my_values}:
-            surface.values += 1
-            what, size = _difference(value, my_values, their_values)
-            surface.equal += not what
-            surface.largest = max(surface.largest, size)
-            if what and not (tolerance and size <= _allowed(value, my_values[value])):
-                surface.differences[value] = what
+    surfaces: dict[str, Surface] = {}
+    for name in sorted({path.stem for folder in (mine, theirs) for path in folder.glob("*.json")}):
+        my_values, their_values = (read(folder, name, only) for folder in (mine, theirs))
+        both = {**their_values, **my_values}
+        failed = {_case(value) for value in both if value.endswith("#error")}
+        surface = surfaces[name] = Surface(cases=len(set(map(_case, both))))
+        for value in both:
+            if _case(value) not in failed or value.endswith("#error"):
+                what, size = _difference(value, my_values, their_values)
+                surface.values, surface.equal = surface.values + 1, surface.equal + (not what)
+                surface.largest = max(surface.largest, size)
+                if what and not (tolerance and size <= _allowed(value, my_values.get(value))):
+                    surface.differences[value] = what
     entries = tomllib.loads(intended.read_text()).get("intended", [])
     different = [name for surface in surfaces.values() for name in surface.differences]
     reasons = {name: e["reason"] for e in entries for name in different if fnmatchcase(name, e["names"])}
-    stale = tuple(e["names"] for e in entries if not any(fnmatchcase(name, e["names"]) for name in different))
-    return Report(surfaces, reasons, stale)
+    stale = [e["names"] for e in entries if not any(fnmatchcase(name, e["names"]) for name in different)]
+    return Report(surfaces, reasons, tuple(stale) if only == "*" else ())  # other cases may differ as intended
 
 
 def _difference(name: str, mine: Mapping[str, object], theirs: Mapping[str, object]) -> tuple[str, float]:
     """What is different, nothing if all bits are equal; and by how much, relative to the largest entry of theirs."""
-    if name not in mine or name not in theirs:
-        return f"missing {'here' if name in theirs else 'there'}", math.inf
-    a, b = mine[name], theirs[name]
-    if name.endswith("#error"):
-        return f"{a} (there: {b})", math.inf
+    a, b = mine.get(name, "nothing"), theirs.get(name, "nothing")
+    what = " instead of ".join(f"{v.dtype} {tuple(v.shape)}" if isinstance(v, Tensor) else f"{v}" for v in (a, b))
+    if name not in mine or name not in theirs or name.endswith("#error"):
+        return what, math.inf
     if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
-        equal = json.dumps(a) == json.dumps(b)  # 1 is not 1.0, and NaN is NaN
+        if json.dumps(a) == json.dumps(b):  # 1 is not 1.0, and NaN is NaN
+            return "", 0.0
         numbers = isinstance(a, float) and isinstance(b, float) and math.isfinite(a) and math.isfinite(b)
-        size = 0.0 if equal else abs(a - b) / max(abs(b), 1e-300) if numbers else math.inf  # type: ignore[operator]
-        return "" if equal else f"{a} instead of {b}", size
+        return what, abs(a - b) / max(abs(b), 1e-300) if numbers else math.inf  # type: ignore[operator]
     if (a.dtype, a.shape) != (b.dtype, b.shape):
-        return f"{a.dtype} {tuple(a.shape)} instead of {b.dtype} {tuple(b.shape)}", math.inf
+        return what, math.inf
     if torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)):
         return "", 0.0
     size = _relative(a.double(), b.double()) if a.is_floating_point() else math.inf

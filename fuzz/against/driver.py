@@ -1,4 +1,4 @@
-"""Run the cases in one tree and write what they compute: `… TREE FOLDER GLOB`."""
+"""Run the cases in one tree and write what they compute: `… TREE FOLDER GLOB DIGEST`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-COMPLETE = "complete"
 
-
-def main(tree: str, folder: str, only: str) -> None:
-    """The file "state" in the folder names the case that runs, and says at the end that all are complete."""
+def main(tree: str, folder: str, only: str, digest: str) -> None:
+    """The file "state" in the folder names the case that runs, and has the digest after the last one."""
     import resolvent
 
     loaded = Path(resolvent.__file__).resolve()
@@ -46,7 +44,7 @@ def main(tree: str, folder: str, only: str) -> None:
                 found[name] = {"error": f"{type(error).__name__}: {error}"}
             _show(next(done), len(chosen), time.monotonic() - began)
         write(results, surface, found)
-    (results / "state").write_text(COMPLETE)
+    (results / "state").write_text(digest)
 
 
 def _show(done: int, total: int, seconds: float) -> None:
@@ -67,7 +65,7 @@ def write(folder: Path, surface: str, results: dict[str, Any]) -> None:
             else:
                 figures[f"{case}#{name}"] = value
     save_file(tensors, folder / f"{surface}.safetensors")
-    (folder / f"{surface}.json").write_text(json.dumps({"cases": list(results), "figures": figures}))
+    (folder / f"{surface}.json").write_text(json.dumps(figures))
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

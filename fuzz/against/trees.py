@@ -19,41 +19,43 @@ OUT = ROOT / "out" / "against"
 
 @dataclass(frozen=True)
 class Tree:
-    """A tree of the project, the Python that imports it, and where results of its cases go."""
+    """A tree of the project, the Python that imports it, where results of its cases go, and what these depend on."""
 
     folder: Path
     python: Path
     results: Path
+    digest: str
 
     @property
     def state(self) -> str:
-        """The case that runs or ran last; "complete" after the last one."""
+        """The case that runs or ran last; the digest after the last one."""
         path = self.results / "state"
         return path.read_text() if path.exists() else "its beginning"
 
+    @property
+    def complete(self) -> bool:
+        return self.state == self.digest
+
     def start(self, only: str) -> subprocess.Popen[bytes]:
         """Run the cases in a process, on one thread."""
-        for before in self.results.parent.glob("results*"):
-            shutil.rmtree(before)
+        shutil.rmtree(self.results, ignore_errors=True)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         environment |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive", "PYTHONHASHSEED": "0"}
         environment.setdefault("NUMBA_CACHE_DIR", str(OUT / "kernels"))  # whose names have a digest of their sources
-        command = [self.python, "-m", "fuzz.against.driver", self.folder / "src", self.results, only]
+        command = [self.python, "-m", "fuzz.against.driver", self.folder / "src", self.results, only, self.digest]
         return subprocess.Popen(command, cwd=ROOT, env=environment)
 
 
-def this_tree() -> Tree:
-    return Tree(ROOT, Path(sys.executable), OUT / "this" / "results")
+def this_tree(only: str) -> Tree:
+    return Tree(ROOT, Path(sys.executable), OUT / "this" / "results", _digest(only))
 
 
 def tree_of(ref: str, only: str) -> Tree:
     """A worktree of that commit. What was made before is used again, results too if the same cases gave them."""
-    found = subprocess.run(
-        ["git", "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"], cwd=ROOT, capture_output=True, text=True
-    )
-    if found.returncode:
+    asked = ["git", "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}"]
+    commit = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    if not commit:
         sys.exit(f"expected a commit of this repository, got '{ref}'.")
-    commit = found.stdout.strip()
     home = OUT / commit[:12]
     folder = home / "tree"
     if not (folder / "pyproject.toml").exists():
@@ -61,14 +63,20 @@ def tree_of(ref: str, only: str) -> Tree:
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", folder, commit], cwd=ROOT, check=True)
     shared = _has_all_of(folder)
     environment = home / ("environment-shared" if shared else "environment")
-    ready = environment / "ready"
-    if not ready.exists():
+    if not (environment / "ready").exists():
         _make(environment, folder, shared=shared)
-        ready.touch()
+        (environment / "ready").touch()
+    python = environment / "bin" / "python"
+    every = Tree(folder, python, home / "results", _digest("*"))
+    return every if every.complete or only == "*" else Tree(folder, python, home / "results-of-some", _digest(only))
+
+
+def _digest(only: str) -> str:
+    """Of the cases and of the packages installed here."""
     digest = hashlib.sha256(f"{only} {sorted(_installed().items())}".encode())
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
-    return Tree(folder, environment / "bin" / "python", home / f"results-{digest.hexdigest()[:12]}")
+    return digest.hexdigest()
 
 
 def _make(environment: Path, folder: Path, *, shared: bool) -> None:
