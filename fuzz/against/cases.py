@@ -130,7 +130,7 @@ MIX: Ways = {
     "one token": {"sizes": (2, 3, 3, 1, 5, 7)},
     "scale": {"scale": 0.3},
     "twice": {"twice": True},
-    "two threads": {"sizes": (1, 1, 1, 150, 32, 32), "threads": 2},
+    "two threads": {"sizes": (1, 1, 1, 150, 16, 16), "threads": 2},
     "packed": PACKED,
     "packed joint": PACKED | JOINT,
     "padded": PADDED,
