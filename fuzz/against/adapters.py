@@ -156,4 +156,6 @@ def compare(names: Sequence[str], n: int) -> dict[str, object]:
 
 
 def design(n: int, **budget: Any) -> dict[str, object]:
-    return rv.design(n, **budget).to_dict()
+    """Candidates and frontier by their labels: where one more is there, all others can still be compared."""
+    found = rv.design(n, **budget).to_dict()
+    return found | {name: {each["label"]: each for each in found[name]} for name in ("candidates", "frontier")}
