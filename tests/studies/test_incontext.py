@@ -25,7 +25,7 @@ from resolvent.tasks import Markov
 from resolvent.tasks.markov import ORACLE, PAST, last
 from resolvent.tasks.synthetic import HELD_OUT, stream
 from resolvent.train import Record, train
-from resolvent.train.documents import on_documents
+from resolvent.train.evaluate import on_documents
 from resolvent.train.evaluations import DocumentEvaluation, ReaderLoss, Slice
 from tests.hostile.files import WRONG, leaves, replaced
 from tests.small_runs import record_of

@@ -1,9 +1,7 @@
 """Python's own library as a text: which files, which split, which fingerprint; and a BPE trained on the way."""
 
 import hashlib
-import json
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -137,23 +135,6 @@ def test_a_tokenizer_is_trained_on_what_is_not_held_out(tmp_path: Path) -> None:
     (tmp_path / "split" / "train.txt").write_text("the dog sat on the log\n" * 50)
     with pytest.raises(TextError, match="was prepared from other texts"):
         prepare(tmp_path / "split", tmp_path / "out", "bpe:280")
-
-
-def test_what_was_begun_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": f"line {i} of a text"}) + "\n" for i in range(300)))
-    whole = prepare(tmp_path / "a.jsonl", tmp_path / "whole", "bpe:270")
-    monkeypatch.setattr(import_module("resolvent.text.prepare"), "SAVE_INTERVAL", 0.0)
-
-    def killed(stage: str, fraction: float) -> None:
-        if stage == "tokenizing" and fraction > 0.5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare(tmp_path / "a.jsonl", tmp_path / "out", "bpe:270", on_progress=killed)
-    messages: list[str] = []
-    corpus = prepare(tmp_path / "a.jsonl", tmp_path / "out", "bpe:270", on_message=messages.append)
-    assert "resuming after" in messages[0]
-    assert corpus.info == whole.info
 
 
 @pytest.mark.parametrize(("name", "message"), [

@@ -13,7 +13,7 @@ from resolvent.files import BusyError, locked
 from resolvent.model import LanguageModel, ModelConfig
 from resolvent.tasks import Copy
 from resolvent.train import DivergedError, Progress, Record, RunConfig, TrainConfig, checkpoint, train
-from resolvent.train.accuracy import accuracy
+from resolvent.train.evaluate import accuracy
 from resolvent.train.evaluations import AccuracyEvaluation
 from resolvent.train.loop import learning_rate, make_optimizer
 
@@ -48,7 +48,7 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("stop", [1, 5, 9, 23])
+@pytest.mark.parametrize("stop", [5, 23])
 def test_a_killed_run_goes_on_exactly(tmp_path: Path, stop: int) -> None:
     whole = train(config(), tmp_path / "whole")
 

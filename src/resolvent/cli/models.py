@@ -103,7 +103,7 @@ def generate_text(
 
 def _show_answers(model: LanguageModel, task: Synthetic, *, as_json: bool) -> None:
     """A sequence that was not trained on, of a size that fits a terminal, with the model's answers."""
-    from resolvent.train.accuracy import answers
+    from resolvent.train.evaluate import answers
 
     least, most = task.sizes(1)
     batch = task.batch(HELD_OUT, 0, 1, size=max(least, min(most, _SHOWN_SIZE)))

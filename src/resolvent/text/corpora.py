@@ -61,13 +61,13 @@ def hub_revision(name: str) -> str:
         raise TextError(f"cannot reach {name} ({reason}). It needs a network. {_ALTERNATIVE}") from error
 
 
-def hub_records(name: str, revision: str, begin: int) -> Iterable[Mapping[str, object]]:
-    """Stream the records of a dataset, starting at index `begin`."""
+def hub_records(name: str, revision: str) -> Iterable[Mapping[str, object]]:
+    """Stream the records of a dataset."""
     import datasets
 
     try:
         stream = datasets.load_dataset(name, split="train", streaming=True, revision=revision)
     except RuntimeError:  # newer releases reject loading scripts; the converted files hold the same texts
         stream = datasets.load_dataset(name, split="train", streaming=True, revision="refs/convert/parquet")
-    records: Iterable[Mapping[str, object]] = stream.skip(begin)
+    records: Iterable[Mapping[str, object]] = stream
     return records

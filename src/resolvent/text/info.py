@@ -285,10 +285,9 @@ class SplitState:
 @final
 @dataclass(frozen=True)
 class PrepareProgress:
-    """How far `prepare` has come: the index of the source, the position in it, and the state of the token files."""
+    """How far `prepare` has come: the sources that are done, and the state of the token files after them."""
 
-    source: int
-    position: int
+    sources: int
     replaced: int
     splits: dict[str, SplitState]
 
@@ -297,8 +296,7 @@ class PrepareProgress:
         require_version(content)
         splits = content.child("splits")
         return cls(
-            source=content.integer("source"),
-            position=content.integer("at"),
+            sources=content.integer("sources"),
             replaced=content.integer("replaced"),
             splits={name: SplitState.read(splits.child(name)) for name in SPLITS},
         )
@@ -306,8 +304,7 @@ class PrepareProgress:
     def to_dict(self) -> dict[str, object]:
         return {
             "version": VERSION,
-            "source": self.source,
-            "at": self.position,
+            "sources": self.sources,
             "replaced": self.replaced,
             "splits": {name: asdict(state) for name, state in self.splits.items()},
         }

@@ -1,34 +1,52 @@
-"""Tokenize texts into a corpus on disk, in one pass that can be killed at any moment and resumed.
+"""Tokenize texts into a corpus on disk, in one pass that can be killed at any moment and resumed after the last source.
 
 The work is done in a folder beside `out` with the suffix `.partial`, which is renamed to `out` when it is complete, so
 `out` is complete or absent. `plan.json` in that folder records the request and the sources; tokens are appended to the
-split files and flushed before `progress.json` records their length. A later call truncates the files to that length,
-verifies them, and continues from the same position. The result does not depend on when or how often that happened.
+split files and flushed before `progress.json` records their length, after a source. A later call truncates the files to
+that length, verifies them, and continues with the next source. The result does not depend on when or how often that
+happened.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import os
 import shutil
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TypeVar, final
 
+import numpy as np
+
 from resolvent import untrusted
-from resolvent.files import fsync_folder, locked
-from resolvent.text.bins import Bins
+from resolvent.files import explain_full_disk, fsync_folder, locked
 from resolvent.text.corpus import PARTIAL, SIDECAR, Corpus
-from resolvent.text.files import TextError, write_json
-from resolvent.text.info import CorpusInfo, JsonObject, PreparePlan, PrepareProgress, PrepareSettings, TokenizerInfo
-from resolvent.text.reading import ReadOptions, pieces
+from resolvent.text.files import BLOCK, TextError, append, blocks, write_json
+from resolvent.text.ids import Ids, token_dtype
+from resolvent.text.info import (
+    SPLITS,
+    CorpusInfo,
+    JsonObject,
+    PreparePlan,
+    PrepareProgress,
+    PrepareSettings,
+    SplitInfo,
+    SplitState,
+    TokenizerInfo,
+)
+from resolvent.text.reading import Piece, ReadOptions, pieces
 from resolvent.text.request import OnProgress, TextRequest, TextSources, fraction_done
 from resolvent.text.sources import Source, unchanged
 from resolvent.text.tokenizer import TRAINED, Tokenizer, tokenizer, tokenizer_info, trained_size
 from resolvent.text.tokenizer_file import FILE, FileTokenizer
 from resolvent.text.train_tokenizer import check_size, train_on
 
-SAVE_INTERVAL = 2.0  # seconds of work that a kill may cost
+SAVE_INTERVAL = 2.0  # seconds between saves: of many small sources, not each is saved
 _PLAN, _PROGRESS = "plan.json", "progress.json"
 OnMessage = Callable[[str], None]
 _T = TypeVar("_T")
@@ -191,18 +209,17 @@ def _tokenize(
 ) -> None:
     """Write everything in the folder, starting from wherever an earlier process stopped."""
     encoder = _load_tokenizer(request, partial, on_message)
-    bins, first, position, replaced = _resume(partial, request.identity, on_message)
+    bins, first, replaced = _resume(partial, request.identity, on_message)
     saved, done = time.monotonic(), fraction_done(sources)
     with bins:
         for i in range(first, len(sources)):
-            for piece in pieces(sources[i], position, request.texts.options):
+            for piece in pieces(sources[i], request.texts.options):
                 bins.add(piece, encoder.encode(piece.text))
-                position, replaced = piece.end, replaced + piece.replaced
-                on_progress("tokenizing", done(i, position))
-                if time.monotonic() - saved >= SAVE_INTERVAL:
-                    write_json(partial / _PROGRESS, PrepareProgress(i, position, replaced, bins.flush()).to_dict())
-                    saved = time.monotonic()
-            position = 0
+                replaced += piece.replaced
+                on_progress("tokenizing", done(i, piece.end))
+            if time.monotonic() - saved >= SAVE_INTERVAL:
+                write_json(partial / _PROGRESS, PrepareProgress(i + 1, replaced, bins.flush()).to_dict())
+                saved = time.monotonic()
         splits = bins.finish()
     if not splits["train"].counts.tokens:
         shutil.rmtree(partial)
@@ -228,19 +245,19 @@ def _load_tokenizer(request: _Request, partial: Path, on_message: OnMessage) -> 
     return encoder
 
 
-def _resume(partial: Path, tokenizer: TokenizerInfo, on_message: OnMessage) -> tuple[Bins, int, int, int]:
-    """The token files, the index of the source, the position in it, and the characters replaced so far."""
+def _resume(partial: Path, tokenizer: TokenizerInfo, on_message: OnMessage) -> tuple[_Bins, int, int]:
+    """The token files, the sources that are done, and the characters replaced in them."""
     progress = _read(partial / _PROGRESS, PrepareProgress.read)
     if progress is not None:
         try:
-            bins = Bins(partial, tokenizer, progress.splits)
+            bins = _Bins(partial, tokenizer, progress.splits)
         except TextError as error:
             on_message(f"{error}: starting over.")
         else:
             tokens = sum(state.tokens for state in progress.splits.values())
             on_message(f"resuming after {tokens:,} tokens.")
-            return bins, progress.source, progress.position, progress.replaced
-    return Bins(partial, tokenizer), 0, 0, 0
+            return bins, progress.sources, progress.replaced
+    return _Bins(partial, tokenizer), 0, 0
 
 
 def _read(path: Path, parse: Callable[[JsonObject], _T]) -> _T | None:
@@ -249,3 +266,92 @@ def _read(path: Path, parse: Callable[[JsonObject], _T]) -> _T | None:
         return parse(JsonObject(untrusted.read(path)))
     except (OSError, ValueError):  # a TextError is a ValueError
         return None
+
+
+@final
+class _Bins:
+    """One token file per split. Documents are separated by the end-of-text token: it precedes each but the first."""
+
+    def __init__(self, folder: Path, tokenizer: TokenizerInfo, state: dict[str, SplitState] | None = None) -> None:
+        """Resume from a state, or start with empty files. Raises `TextError` if the files do not match the state."""
+        self._paths = {split: folder / f"{split}.bin" for split in SPLITS}
+        self._dtype = token_dtype(tokenizer.vocab_size)
+        self._separator = np.array([tokenizer.end_of_text], dtype=self._dtype)
+        self._pending: dict[str, list[Ids]] = {split: [] for split in SPLITS}
+        self._pending_tokens = dict.fromkeys(SPLITS, 0)
+        self.state = state or {split: SplitState() for split in SPLITS}
+        if state is not None:
+            for split, path in self._paths.items():
+                _restore(path, state[split], self._dtype.itemsize)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if state is None else 0)
+        self._files = {split: os.open(path, flags, 0o666) for split, path in self._paths.items()}
+
+    def __enter__(self) -> _Bins:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for descriptor in self._files.values():
+            os.close(descriptor)
+
+    def add(self, piece: Piece, ids: Ids) -> None:
+        """Append the tokens of a piece. They are buffered until there are enough, or until `flush`."""
+        state, pending = self.state[piece.split], self._pending[piece.split]
+        if piece.starts_document:
+            if state.documents:
+                pending.append(self._separator)
+                state.tokens += 1
+            state.documents += 1
+        pending.append(ids)
+        state.tokens += len(ids)
+        state.bytes += len(piece.text.encode())
+        state.lines += piece.text.count("\n")
+        self._pending_tokens[piece.split] += len(ids) + 1
+        if self._pending_tokens[piece.split] >= BLOCK:
+            self._write(piece.split)
+
+    def flush(self) -> dict[str, SplitState]:
+        """Write everything to disk and return the state from which `_Bins` can resume."""
+        for split, descriptor in self._files.items():
+            self._write(split)
+            with explain_full_disk(self._paths[split]):
+                os.fsync(descriptor)
+        return {split: dataclasses.replace(state) for split, state in self.state.items()}
+
+    def finish(self) -> dict[str, SplitInfo]:
+        """Flush, read the files back to verify them, and return the counts and sha256 of each split."""
+        self.flush()
+        splits: dict[str, SplitInfo] = {}
+        for split, path in self._paths.items():
+            digest, crc = hashlib.sha256(), 0
+            for block in blocks(path):
+                digest.update(block)
+                crc = zlib.crc32(block, crc)
+            if crc != self.state[split].crc:
+                raise TextError(
+                    f"{path} differs from what was written: check the disk, delete {path.parent} and prepare again."
+                )
+            splits[split] = SplitInfo(path.name, self.state[split].counts, digest.hexdigest())
+        return splits
+
+    def _write(self, split: str) -> None:
+        data = b"".join(ids.astype(self._dtype, copy=False).tobytes() for ids in self._pending[split])
+        with explain_full_disk(self._paths[split]):
+            append(self._files[split], data)
+        self.state[split].crc = zlib.crc32(data, self.state[split].crc)
+        self._pending[split].clear()
+        self._pending_tokens[split] = 0
+
+
+def _restore(path: Path, state: SplitState, itemsize: int) -> None:
+    """Truncate a token file to the length in the state, and verify its checksum."""
+    length = itemsize * state.tokens
+    if not path.is_file() or path.stat().st_size < length:
+        raise TextError(f"{path} is shorter than expected")
+    os.truncate(path, length)
+    crc = 0
+    for block in blocks(path):
+        crc = zlib.crc32(block, crc)
+    if crc != state.crc:
+        raise TextError(f"{path} differs from what was written")

@@ -1,4 +1,4 @@
-"""Read the documents of a source piece by piece, from any position on: memory is bounded by a piece, or one record.
+"""Read the documents of a source piece by piece: memory is bounded by a piece, or one record.
 
 A text file is read in pieces of at most `PIECE` bytes that end before white space (a line end, or else a space).
 GPT-2's BPE has a token boundary before every run of white space, so the tokens of the pieces are the tokens of the full
@@ -29,7 +29,7 @@ _REPLACEMENT = "\ufffd"
 @final
 @dataclass(frozen=True)
 class Piece:
-    """Part of the text of a document. `end` is where to resume the source after it: a byte, or a record index."""
+    """Part of the text of a document. `end` is how far the source is read with it: bytes, or records."""
 
     split: str
     text: str
@@ -51,16 +51,16 @@ class ReadOptions:
 class _Record(NamedTuple):
     value: object  # of the text field, not yet checked
     replaced: int  # characters that were not valid UTF-8
-    end: int  # where to resume the source
+    end: int  # how far the source is read with it
     label: str  # where the record is, for error messages
 
 
-def pieces(source: Source, position: int, options: ReadOptions) -> Iterator[Piece]:
-    """The remaining pieces of a source, starting at `position`."""
+def pieces(source: Source, options: ReadOptions) -> Iterator[Piece]:
+    """The pieces of a source."""
     if source.kind == "txt":
-        yield from _text_pieces(source, position, options)
+        yield from _text_pieces(source, options)
         return
-    records = {"jsonl": _lines, "parquet": _rows, "hub": _hub}[source.kind](source, position, options)
+    records = {"jsonl": _lines, "parquet": _rows, "hub": _hub}[source.kind](source, options)
     for record in records:
         if not isinstance(record.value, str | None):
             kind = type(record.value).__name__
@@ -71,11 +71,10 @@ def pieces(source: Source, position: int, options: ReadOptions) -> Iterator[Piec
             yield Piece(split, text, True, record.end, record.replaced + replaced)
 
 
-def _text_pieces(source: Source, position: int, options: ReadOptions) -> Iterator[Piece]:
+def _text_pieces(source: Source, options: ReadOptions) -> Iterator[Piece]:
     with explain_read_errors(source.name), open_decompressed(source.path) as file:
-        file.seek(position)
         for split, begin, end in source.ranges():
-            buffer, current = b"", max(position, begin)
+            buffer, current = b"", begin
             while current < end:
                 while len(buffer) < min(PIECE, end - current):
                     block = file.read(min(PIECE, end - current) - len(buffer))
@@ -128,9 +127,9 @@ def _replace_surrogates(text: str, label: str, options: ReadOptions) -> tuple[st
     return _SURROGATES.subn(_REPLACEMENT, text)
 
 
-def _lines(source: Source, position: int, options: ReadOptions) -> Iterator[_Record]:
+def _lines(source: Source, options: ReadOptions) -> Iterator[_Record]:
+    position = 0
     with explain_read_errors(source.name), open_decompressed(source.path) as file:
-        file.seek(position)
         while line := file.readline(LONGEST_LINE):
             label, begin, position = f"{source.name}, line at byte {position:,}", position, position + len(line)
             if len(line) == LONGEST_LINE:
@@ -151,21 +150,15 @@ def _lines(source: Source, position: int, options: ReadOptions) -> Iterator[_Rec
             yield _Record(record[options.field], replaced, position, label)
 
 
-def _rows(source: Source, position: int, options: ReadOptions) -> Iterator[_Record]:
-    table, row = ParquetTable(source), 0
+def _rows(source: Source, options: ReadOptions) -> Iterator[_Record]:
+    table = ParquetTable(source)
     if options.field not in table.columns:
         columns = ", ".join(table.columns)
         raise TextError(f"{source.name}: expected a column '{options.field}', got {columns}; use --field.")
-    for group, size in enumerate(table.group_sizes):
-        if row + size <= position:
-            row += size
-            continue
-        for value in table.values(group, options.field):
-            row += 1
-            if row > position:
-                yield _Record(value, 0, row, f"{source.name}, row {row - 1:,}")
+    for row, value in enumerate(table.values(options.field)):
+        yield _Record(value, 0, row + 1, f"{source.name}, row {row:,}")
 
 
-def _hub(source: Source, position: int, options: ReadOptions) -> Iterator[_Record]:
-    for index, record in enumerate(hub_records(source.name, source.sha256, position), position):
+def _hub(source: Source, options: ReadOptions) -> Iterator[_Record]:
+    for index, record in enumerate(hub_records(source.name, source.sha256)):
         yield _Record(record[options.field], 0, index + 1, f"{source.name}, record {index:,}")

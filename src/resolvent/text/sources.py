@@ -188,16 +188,10 @@ class ParquetTable:
     def columns(self) -> list[str]:
         return [str(name) for name in self._file.schema_arrow.names]
 
-    @property
-    def group_sizes(self) -> list[int]:
-        """Rows of each row group."""
-        metadata = self._file.metadata
-        return [int(metadata.row_group(group).num_rows) for group in range(metadata.num_row_groups)]
-
-    def values(self, group: int, column: str) -> Iterator[object]:
-        """The values of a column in a row group."""
+    def values(self, column: str) -> Iterator[object]:
+        """The values of a column."""
         try:
-            for batch in self._file.iter_batches(1000, row_groups=[group], columns=[column]):
+            for batch in self._file.iter_batches(1000, columns=[column]):
                 yield from batch.column(0).to_pylist()
         except (OSError, ValueError) as error:  # what pyarrow raises for pages that it cannot read
             reason = str(error).splitlines()[0]

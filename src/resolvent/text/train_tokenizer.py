@@ -76,7 +76,7 @@ def train_on(
 def _training_texts(sources: Sequence[Source], options: ReadOptions, on_progress: OnProgress) -> Iterator[str]:
     done = fraction_done(sources)
     for index, source in enumerate(sources):
-        for piece in pieces(source, 0, options):
+        for piece in pieces(source, options):
             if piece.split == "train":
                 yield piece.text
             on_progress("counting words", done(index, piece.end))
