@@ -39,8 +39,8 @@ def matrices(figure: Figure) -> list[Axes]:
     return [axes for axes in figure.axes if axes.images]
 
 
-@pytest.mark.parametrize("n", [4, 9, 32])
-def test_figure_2_shows_the_entries_and_the_costs(n: int) -> None:
+def test_figure_2_shows_the_entries_and_the_costs() -> None:
+    n = 9
     figure = sparsity_figure(n)
     names = [name for row in STRUCTURES for name in row]
     assert sorted(names) == sorted(rv.PAPER_STRUCTURES)
@@ -55,8 +55,8 @@ def test_figure_2_shows_the_entries_and_the_costs(n: int) -> None:
         assert cost in texts
 
 
-@pytest.mark.parametrize("n", [4, 8, 12])
-def test_figure_1_shows_the_entries(n: int) -> None:
+def test_figure_1_shows_the_entries() -> None:
+    n = 8
     expected = [rv.pattern(spec).mask(n, part) for _, spec, _ in EXAMPLES for part in PARTS]
     for axes, mask in zip(matrices(formulation_figure(n)), expected, strict=True):
         assert np.array_equal(drawn_entries(axes), mask)
@@ -118,9 +118,8 @@ def test_corners_need_their_cache() -> None:
         assert least_cache(int(point.hops), int(point.congestion), 256) == point.cache
 
 
-@pytest.mark.parametrize("n", [64, 256])
-def test_names_cover_neither_each_other_nor_the_edge(n: int) -> None:
-    figure = frontier.frontier_figure(n)
+def test_names_cover_neither_each_other_nor_the_edge() -> None:
+    figure = frontier.frontier_figure(256)
     assert "no path at all: local:8" in figure.get_suptitle()
     figure.draw_without_rendering()
     for axes in figure.axes:

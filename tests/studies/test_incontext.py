@@ -27,7 +27,6 @@ from resolvent.tasks.synthetic import HELD_OUT, stream
 from resolvent.train import Record, train
 from resolvent.train.evaluate import on_documents
 from resolvent.train.evaluations import DocumentEvaluation, ReaderLoss, Slice
-from tests.hostile.files import WRONG, leaves, replaced
 from tests.small_runs import record_of
 
 RANGES = ((0, 7), (8, 15), (16, 31), (32, 63), (64, 127), (128, 255))
@@ -149,31 +148,6 @@ def test_what_records_show() -> None:
     assert all(len(figure.caption) > 40 for figure in report.figures), "what to see"
 
 
-def test_several_budgets_side_by_side() -> None:
-    report = INCONTEXT.report(records(Arm(), Arm(2000), Arm(context=512), Arm(first=None), seeds=1))
-    assert report.tables[0] == INCONTEXT.report(records(Arm(), seeds=1)).tables[0]  # the first one, in detail
-    head, rows = report.tables[1].head, {row[0]: row for row in report.tables[1].rows}
-    assert head[3:] == ("256 tokens, 500 steps", "256 tokens, 2,000 steps", "512 tokens, 500 steps",
-                        "256 tokens, 500 steps, no local:2") == report.claims.settings  # fmt: skip
-    assert rows["binomial lazy, cache of quadratic+cache"][1:] == ("O(√n)", "O(√n)", "0.670", "0.660", "0.720", "0.670")
-    assert rows["dense"][1:4] == ("O(n)", "O(n)", "0.100")
-    assert rows["order:8"][1:4] == ("O(1)", "O(1)", "0.890")  # though exponential+cache has eight slots here
-    assert rows["order, cache of exponential+cache"][3:] == ("–", "–", "0.750", "–")  # order:9, in documents of 512
-    assert report.tables[2].head == ("share of the way", *head[3:])
-    assert [table.head[0] for table in report.tables[3:7]] == [f"loss by position, {name}" for name in head[3:]]
-    reach, _, feedback = report.tables[7:10]
-    assert reach.head[1:4] == ("loss, 500 steps", "loss, 2,000 steps", "reader within 1 hop")
-    assert next(row[1:3] for row in reach.rows if row[0] == "quadratic") == ("2.000", "1.990")
-    assert feedback.head == ("mean feedback steps of T", *head[3:])
-    assert {row[1:] for row in feedback.rows} == {("0.70", "0.70", "0.70", "0.70"), ("–", "–", "0.70", "–")}
-    grades = {comparison: each for _, comparison, each in report.claims.rows}
-    assert grades["quadratic < exponential"] == ["supported"] * 4
-    assert grades["binomial:15,lazy < quadratic+cache"] == ["supported"] * 4  # binomial:22 in documents of 512
-    assert "| 256 tokens, 500 steps, no local:2 |\n" in markdown(report)
-    assert page(report, "x").count(">supported<") == sum(each.count("supported") for each in grades.values())
-    assert len(report.figures[2].draw().axes) == 2
-
-
 def test_budgets_are_drawn_where_most_of_them_differ_in_one_thing_alone() -> None:
     own = [*records(Arm(), seeds=2), *records(Arm(2000), Arm(2000, 512), Arm(2000, 1024), seeds=1)]
     steps, tokens = budget_figure(results(own)).axes
@@ -208,14 +182,6 @@ def test_all_has_the_runs_of_the_other_presets(tmp_path: Path) -> None:
         assert (own <= set(every)) == (name not in ("demo", "rates")), name
         assert len(own) == (len(every) if size.together else
                             size.seeds * sum(len(size.structures(arm.context)) for arm in size.arms))  # fmt: skip
-
-
-def test_rates_are_compared_alone() -> None:
-    sweep = [record_of(config=run_config(Arm(learning_rate=rate), structure, 200), evaluation=evaluation(loss))
-             for structure, losses in {"dense": (1.8, 1.7), "attention": (1.75, 1.76)}.items()
-             for rate, loss in zip((5e-3, 1e-2), losses, strict=True)]  # fmt: skip
-    (table,) = INCONTEXT.report(sweep).tables
-    assert table.rows == (("dense", "1.8000", "1.7000 *"), ("attention", "1.7500 *", "1.7600"))
 
 
 def test_records_that_cannot_be_compared() -> None:
@@ -310,21 +276,6 @@ def test_the_model_is_measured_by_cross_entropy() -> None:
     assert own.hop_spectrum == ()
     torch.nn.init.zeros_(model.embedding.weight)
     assert on_documents(model, [batch], PAST).loss == pytest.approx(math.log(16), rel=1e-5)
-
-
-def test_every_evaluation_is_refused_or_reported() -> None:
-    """Whatever stands in a file instead of a number."""
-    first, *others = records(seeds=1)[:3]
-    line, refusals = json.loads(json.dumps(first.to_dict())), 0
-    paths = [path for path in leaves(line["evaluation"]) if path[0] != "readers" or path[1:2] in ((), (PAST,))]
-    for path in paths:
-        for wrong in WRONG:
-            try:
-                changed = Record.from_dict(line | {"evaluation": replaced(line["evaluation"], path, wrong)})
-                assert markdown(INCONTEXT.report([changed, *others]))
-            except SettingError:
-                refusals += 1
-    assert refusals > 100
 
 
 def test_a_floor_must_be_among_the_readers() -> None:

@@ -22,13 +22,10 @@ from resolvent.studies.language.study import TextStudy
 from resolvent.studies.registry import STUDIES
 from resolvent.studies.table1 import cells as task_cells
 from resolvent.tasks import Text
-from resolvent.text import prepare
 from resolvent.train import Record, train
 from resolvent.train.perplexity import on_text
 from resolvent.train.record import read_records, write_records
-from tests.commands import command
 from tests.operator_cases import TOLERANCE
-from tests.small_runs import WORDS
 
 TINY = ["train.steps=6", "train.warmup=2", "train.batch=4", "train.eval_every=3", "train.eval_batches=1",
         "train.log_every=1", "model.dim=16", "model.heads=2", "model.layers=1", "task.context=16"]  # fmt: skip
@@ -36,13 +33,6 @@ FEW = ["first-order", "dense"]
 ON_TEXT = [name for name, study in STUDIES.items() if isinstance(study, TextStudy)]
 STRUCTURES = {"pareto": FEW, "mamba": ["first-order"], "sharing": ["dense"], "normalization": ["dense"], "length": FEW,
               "ladder": FEW}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("text")
-    (folder / "words.txt").write_text(" ".join(np.random.default_rng(0).choice(WORDS, 1500)))
-    return str(prepare([str(folder / "words.txt")], folder / "words", "bytes").folder)
 
 
 def cells(name: str, preset: str, corpus: str, out: Path, **options: Any) -> list[Cell]:
@@ -58,9 +48,9 @@ def of_study(study: str, corpus: str, out: Path, **options: Any) -> list[Cell]:
 
 @pytest.fixture(scope="module")
 def out(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The runs of every study but one, made in this process, which is quicker than a process for each."""
+    """Runs of three studies but one, which the others share, made in this process, which is quicker than others."""
     folder = tmp_path_factory.mktemp("study")
-    for study in ON_TEXT:
+    for study in ("pareto", "sharing", "normalization"):
         for cell in of_study(study, corpus, folder):
             if cell.record() is None and cell.structure != "dense · joint":
                 train(cell.config, cell.folder)
@@ -155,11 +145,10 @@ def test_bad_commands(corpus: str, tmp_path: Path) -> None:
 # Commands
 
 
+@pytest.mark.usefixtures("cells_run_here")
 def test_what_is_missing_is_trained_and_the_rest_is_read(corpus: str, out: Path) -> None:
     before = stamps(out)
-    done = command(*words("normalization", corpus, out))
-    assert done.returncode == 0, done.stderr
-    assert "joint" in done.stdout
+    done = call("normalization", corpus, out)
     assert "…" not in done.stdout
     assert "circumvented  dense · joint overflows" in done.stdout
     assert "normalization.html" in done.stderr
@@ -190,19 +179,13 @@ def test_pareto_prints_and_writes(corpus: str, out: Path) -> None:
     assert {"paper", "compared", "grade"} == set(content["claims"][0])
 
 
-@pytest.mark.parametrize("study", ["mamba", "sharing"])
-def test_rules_side_by_side(corpus: str, out: Path, study: str) -> None:
+def test_rules_side_by_side(corpus: str, out: Path) -> None:
     before = stamps(out)
-    printed = call(study, corpus, out).stdout
+    printed = " ".join(call("sharing", corpus, out).stdout.split())
     assert stamps(out) == before
-    other = {
-        "mamba": "first-order · mamba1:state=1 < first-order · softmax:gate=mamba",
-        "sharing": "dense · tied ≲ dense",
-    }[study]
-    assert other in " ".join(printed.split())
-    assert "every seed of a has a perplexity below" in " ".join(printed.split())
-    assert (out / f"{study}.png").stat().st_size > 10_000
-    assert len(read_records(out / f"{study}-quick.jsonl")) == {"mamba": 17, "sharing": 2}[study]
+    assert "dense · tied ≲ dense" in printed
+    assert "every seed of a has a perplexity below" in printed
+    assert len(read_records(out / "sharing-quick.jsonl")) == 2
 
 
 def test_rules_are_compared_at_equal_parameters(corpus: str, out: Path) -> None:

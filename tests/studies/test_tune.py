@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -17,11 +16,10 @@ from resolvent.studies.grid import Cell, CellError
 from resolvent.studies.language.study import PARETO
 from resolvent.studies.tune import Sweep, Tuning, tune
 from resolvent.tasks import Copy
-from resolvent.text import prepare
 from resolvent.train import RunConfig, TrainConfig
 from resolvent.train.config_file import ConfigFile, write_rates
 from resolvent.train.evaluations import AccuracyEvaluation
-from tests.small_runs import WORDS, record_of
+from tests.small_runs import record_of
 
 RATES = (0.001, 0.002, 0.004, 0.008, 0.016)
 
@@ -156,13 +154,6 @@ def test_bad_files(content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "rates.toml").write_text(content)
     with pytest.raises(ValueError, match=message):
         ConfigFile.read(tmp_path / "rates.toml")
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("text")
-    (folder / "words.txt").write_text(" ".join(np.random.default_rng(0).choice(WORDS, 1500)))
-    return str(prepare([str(folder / "words.txt")], folder / "words", "bytes").folder)
 
 
 def test_a_study_takes_them(corpus: str, tmp_path: Path) -> None:

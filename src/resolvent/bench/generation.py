@@ -198,7 +198,6 @@ def _that_fit(
 
 
 def _run(model: GeneratingModel, workload: Workload, n: int, tokens: int, most: int) -> Callable[[], object]:
-    """What a round does."""
     if workload.name == CALL:
         return partial(model.call, _prompt(n), tokens)
     step = model.decoder(workload.lengths(n), most)

@@ -41,9 +41,11 @@ _Made = TypeVar("_Made", bound="DataclassInstance")
 FORMAT, VERSION = "resolvent-bench", 1
 # For torch's own loops, its libraries of matrix products, and our kernels.
 AVX2_ALONE = {
-    "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
     "NUMBA_CPU_NAME": "haswell",
-}  # fmt: skip
+}
 WAIT_POLICY = "OMP_WAIT_POLICY"  # the environment variable; OpenMP reads it when torch is imported
 PASSIVE = "passive"  # threads that wait sleep
 PLAIN = "plain"  # the variable is not set: what a script gets that does nothing about it

@@ -75,10 +75,14 @@ def diagnostics_table(layers: Sequence[LayerDiagnostics]) -> Table:
         mean = "" if gates is None else f"{np.mean(gates.mean):.2f}"
         gate_range = "" if gates is None else f"{min(gates.min):.2f} … {max(gates.max):.2f}"
         table.add_row(
-            str(layer.layer), f"{' | '.join(layer.patterns)}, {layer.rule}", mean, gate_range,
-            f"{max(layer.row_sum_drift):.0e}", f"{max(layer.resolvent_norm):.2f}",
+            str(layer.layer),
+            f"{' | '.join(layer.patterns)}, {layer.rule}",
+            mean,
+            gate_range,
+            f"{max(layer.row_sum_drift):.0e}",
+            f"{max(layer.resolvent_norm):.2f}",
             f"{mean_hops(layer.hop_spectrum):.2f} ×",
-        )  # fmt: skip
+        )
     return table
 
 

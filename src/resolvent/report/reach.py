@@ -49,8 +49,11 @@ def reach_figure(offered: Reach, title: str) -> Figure:
     axes.annotate(
         f"{nats:.2f} nats per token beyond {offered.near} tokens",
         ((offered.near * offered.far) ** 0.5, 0.04),
-        xycoords=("data", "axes fraction"), ha="center", fontsize=9, color=INK,
-    )  # fmt: skip
+        xycoords=("data", "axes fraction"),
+        ha="center",
+        fontsize=9,
+        color=INK,
+    )
     axes.set_xscale("log", base=2)
     axes.set_xticks(windows, [f"{window:,}" for window in windows])
     axes.xaxis.minorticks_off()

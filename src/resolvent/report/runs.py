@@ -67,11 +67,15 @@ def curves_figure(runs: Sequence[Run]) -> Figure:
     ends: dict[Axes, list[tuple[float, float, str, str]]] = {axes: [] for axes in panels}
     for index, run in enumerate(runs):
         color = COLORS[index % len(COLORS)]
-        lines = {"loss": [(line.step, line.loss) for line in run.log],
-                 run.measure: [(line.step, line.value) for line in run.log if line.value is not None]}  # fmt: skip
+        lines = {
+            "loss": [(line.step, line.loss) for line in run.log],
+            run.measure: [(line.step, line.value) for line in run.log if line.value is not None],
+        }
         if run.record is not None and not run.log:
-            lines = {"loss": [(point.step, point.loss) for point in run.record.curve],
-                     run.measure: [(point.step, point.value) for point in run.record.curve]}  # fmt: skip
+            lines = {
+                "loss": [(point.step, point.loss) for point in run.record.curve],
+                run.measure: [(point.step, point.value) for point in run.record.curve],
+            }
         for axes, name in zip(panels, ["loss", *measures], strict=True):
             points = [(step, value) for step, value in lines.get(name, []) if math.isfinite(value)]
             axes.plot(*zip(*points, strict=True) if points else ([], []), color=color, linewidth=1.4,

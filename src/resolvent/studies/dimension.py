@@ -38,8 +38,10 @@ if TYPE_CHECKING:
 
 _STRUCTURES = ("first-order", "order:8", "exponential+cache", "dense")  # congestion 24, 3, 5 and 1
 _PRESETS = {"small": (8, 16, 32, 64), "smoke": (4, 8)}  # channels of each head
-_ABOUT = {"small": "heads of 8 to 64 channels, two seeds: 32 runs, half an hour on two cores",
-          "smoke": "heads of 4 and 8 channels, 60 steps: to see that it runs"}  # fmt: skip
+_ABOUT = {
+    "small": "heads of 8 to 64 channels, two seeds: 32 runs, half an hour on two cores",
+    "smoke": "heads of 4 and 8 channels, 60 steps: to see that it runs",
+}
 _SEEDS = 2
 _FIRST_SEED = 20  # settings of `table1 small`, whose copy this is, were chosen on others
 
@@ -133,8 +135,11 @@ _RULE = (
 def _graded(result: StructureByWidth) -> Graded:
     widths = sorted(result.scores)
     grade = better(result.scores[widths[-1]], result.scores[widths[0]], ACCURACY) if len(widths) > 1 else "not run"
-    return Graded("§4.3: the channel dimension can compensate for the higher congestion",
-                  f"{result.structure}: heads of {widths[-1]} > heads of {widths[0]}", grade)  # fmt: skip
+    return Graded(
+        "§4.3: the channel dimension can compensate for the higher congestion",
+        f"{result.structure}: heads of {widths[-1]} > heads of {widths[0]}",
+        grade,
+    )
 
 
 def _notes(records: Sequence[Record]) -> tuple[str, ...]:

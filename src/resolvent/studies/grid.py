@@ -108,9 +108,11 @@ def adopt(cells: Sequence[Cell], records: Sequence[Record]) -> None:
 
 
 def run(
-    cells: Sequence[Cell], jobs: int | None = None, on_progress: OnGridProgress = lambda *_: None,
+    cells: Sequence[Cell],
+    jobs: int | None = None,
+    on_progress: OnGridProgress = lambda *_: None,
     engine: Callable[[], Engine] = LocalEngine,
-) -> list[Record]:  # fmt: skip
+) -> list[Record]:
     """The records of all cells; those not yet finished are run, `jobs` at a time. If interrupted, call it again.
 
     A cell uses as many threads as its config says, so that its numbers do not depend on `jobs` or the engine, which is
@@ -164,7 +166,6 @@ def _progress(cell: Cell) -> CellProgress:
 
 
 def _reason(cell: Cell) -> str:
-    """The last line of its output."""
     log = cell.folder / LOG
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     lines = [

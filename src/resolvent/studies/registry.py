@@ -15,4 +15,4 @@ from resolvent.studies.table1.study import TABLE1
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (TABLE1, DIMENSION, DESIGN, PARETO, MAMBA, SHARING, NORMALIZATION, LENGTH, INCONTEXT, LADDER)
-}  # fmt: skip
+}

@@ -56,9 +56,11 @@ _BOUNDS: dict[Kind, tuple[str, ...]] = {
     ),
     "decode": (),
     "generate": ("of bound: time to load all weights and what is read of caches from memory, over the measured time.",),
-    "training": ("of bound: time for 6 operations per multiply-add of a forward pass, at the speed of matrix products, "
-                 "over the measured time.",),
-}  # fmt: skip
+    "training": (
+        "of bound: time for 6 operations per multiply-add of a forward pass, at the speed of matrix products, "
+        "over the measured time.",
+    ),
+}
 Cell = Callable[[Measurement], str]
 
 

@@ -55,8 +55,11 @@ def start_process(
     with (folder / LOG).open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "resolvent.studies.cell", str(folder), str(os.getpid())],
-            stdout=log, stderr=subprocess.STDOUT, env=environment | dict(variables or {}), cwd=directory,
-        )  # fmt: skip
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment | dict(variables or {}),
+            cwd=directory,
+        )
 
 
 def run_process(folder: str, threads: int, directory: str) -> int:

@@ -38,7 +38,6 @@ def from_options(options: Mapping[str, str]) -> Engine:
 
 
 def _gpus() -> list[str]:
-    """Names of the GPUs that this process may use."""
     import torch
 
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")

@@ -161,13 +161,17 @@ def cells(
     size = preset_of(preset)
     first = size.first_seed if first_seed is None else first_seed
     own = [
-        Cell(f"{Markov.name} {arm.name}", str(pattern(structure)), seed,
-             run_config(arm, structure, seed).changed(changes),
-             folder_of(out / "runs" / slug(arm.name), structure) / f"seed{seed}")
+        Cell(
+            f"{Markov.name} {arm.name}",
+            str(pattern(structure)),
+            seed,
+            run_config(arm, structure, seed).changed(changes),
+            folder_of(out / "runs" / slug(arm.name), structure) / f"seed{seed}",
+        )
         for arm in size.arms
         for seed in range(first, first + (seeds or size.seeds))
         for structure in structures or size.structures(arm.context)
-    ]  # fmt: skip
+    ]
     others = (
         cells(name, out, structures=structures, seeds=seeds, first_seed=first_seed, changes=changes)
         for name in size.together

@@ -197,12 +197,18 @@ def share_figure(groups: Groups) -> Figure:
     axes, ends = figure.subplots(), []
     every = {result.structure: result for group in _by_k(groups).values() for result in group}
     for structure, any_result in every.items():
-        values = [(k, 100 * np.array(way)) for k, group in _by_k(groups).items() for result in group
-                  if result.structure == structure and (way := shares(result, group))]  # fmt: skip
+        values = [
+            (k, 100 * np.array(way))
+            for k, group in _by_k(groups).items()
+            for result in group
+            if result.structure == structure and (way := shares(result, group))
+        ]
         if len(values) > 1:
             color, middles = color_of(any_result, list(every.values())), [way.mean() for _, way in values]
-            spread = [[m - way.min() for m, (_, way) in zip(middles, values, strict=True)],
-                      [way.max() - m for m, (_, way) in zip(middles, values, strict=True)]]  # fmt: skip
+            spread = [
+                [m - way.min() for m, (_, way) in zip(middles, values, strict=True)],
+                [way.max() - m for m, (_, way) in zip(middles, values, strict=True)],
+            ]
             axes.errorbar([k for k, _ in values], middles, spread, color=color, marker=".", lw=1.6, capsize=2,
                           ls="--" if _is_small(any_result) else "-")  # fmt: skip
             ends.append((values[-1][0], float(middles[-1]), structure, color))
@@ -240,7 +246,6 @@ def _point(axes: Axes, x: float, result: InContextResult, color: str) -> None:
 
 
 def _is_small(result: InContextResult) -> bool:
-    """Whether its cache is far smaller than the document."""
     return result.theory.cache_slots < result.setting.context // 4
 
 

@@ -99,9 +99,13 @@ class InContextStudy(Study):
         preset, about = self.preset_of(selection)
         out = selection.out or Path("out") / self.name
         chosen = cells(
-            preset, out, structures=selection.structures, seeds=selection.seeds, first_seed=selection.first_seed,
+            preset,
+            out,
+            structures=selection.structures,
+            seeds=selection.seeds,
+            first_seed=selection.first_seed,
             changes=selection.changes,
-        )  # fmt: skip
+        )
         return StudyPlan(preset, about, out, chosen)
 
     def report(self, records: Sequence[Record]) -> StudyReport:
@@ -112,8 +116,12 @@ class InContextStudy(Study):
         first, notes = next(iter(groups.values())), _notes(groups, records)
         several = [_by_setting(groups), _shares_by_setting(groups)] if len(groups) > 1 else []
         positions = [_by_position(group, setting if several else None) for setting, group in groups.items()]
-        beside = (theory.reach_table(groups), theory.spectrum_table(first), theory.feedback_by_setting(groups),
-                  theory.fit_table(groups))  # fmt: skip
+        beside = (
+            theory.reach_table(groups),
+            theory.spectrum_table(first),
+            theory.feedback_by_setting(groups),
+            theory.fit_table(groups),
+        )
         drawn = [
             StudyFigure("perplexity against complexity", partial(figures.complexity_figure, first), True, _COMPLEXITY),
             StudyFigure("loss by position", partial(figures.position_figure, first), True, _POSITION),
@@ -138,7 +146,6 @@ class InContextStudy(Study):
 
 
 def _title_of(reader: str) -> str:
-    """A reader as tables name it."""
     return _TITLES.get(reader, f"reader: {reader} tokens")
 
 
@@ -152,7 +159,6 @@ def _table(group: Sequence[InContextResult]) -> TextTable:
 
 
 def _brief(group: Sequence[InContextResult]) -> TextTable:
-    """In 80 columns."""
     full, kept = _table(group), [_HEAD.index(name) for name in _BRIEF]
     rows = [tuple(row[i].replace(" ± ", "±") for i in kept) for row in full.rows]
     head = [name.replace("above ", "above\n").replace("share of ", "share of\n") for name in _BRIEF]
@@ -212,7 +218,6 @@ def _rate_of(record: Record) -> float:
 
 
 def _notes(groups: Groups, records: Sequence[Record]) -> tuple[str, ...]:
-    """What the columns mean, and how the records were made."""
     config, setting = records[0].config, next(iter(groups))
     task, train, seeds = config.task, config.train, sorted({record.seed for record in records})
     assert isinstance(task, Markov)

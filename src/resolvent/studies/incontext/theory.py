@@ -217,9 +217,12 @@ def fit_table(groups: Groups) -> TextTable | None:
 
 
 def _fit(
-    predictors: tuple[str, ...], columns: Sequence[Floats], target: Floats, settings: npt.NDArray[np.int64],
+    predictors: tuple[str, ...],
+    columns: Sequence[Floats],
+    target: Floats,
+    settings: npt.NDArray[np.int64],
     structures: npt.NDArray[np.int64],
-) -> Fit:  # fmt: skip
+) -> Fit:
     budgets = (settings[:, None] == np.unique(settings)).astype(float)  # an intercept for each
     design = np.column_stack([budgets, *columns])
     weights, errors = _least_squares(design, target, budgets.shape[1])

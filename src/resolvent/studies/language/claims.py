@@ -298,11 +298,15 @@ def normalization(variants: Sequence[Variant]) -> list[TextStatement]:
     names = list(structures(variants))
     return [
         *(Compared(helps, name, name_of(name, _CONSTANT)) for name in names),
-        *(Overflows("appendix, normalization: a softmax over the whole of T overflows", name_of(name, "joint"))
-          for name in names),
-        *(Compared("asked, not claimed: a gate is better than a softmax over T", name, name_of(name, "joint"))
-          for name in names),
-    ]  # fmt: skip
+        *(
+            Overflows("appendix, normalization: a softmax over the whole of T overflows", name_of(name, "joint"))
+            for name in names
+        ),
+        *(
+            Compared("asked, not claimed: a gate is better than a softmax over T", name, name_of(name, "joint"))
+            for name in names
+        ),
+    ]
 
 
 def structures(variants: Sequence[Variant]) -> Iterator[str]:

@@ -151,9 +151,11 @@ def by_position(variant: Variant) -> list[tuple[float, list[float]]]:
 
 
 def bands(
-    axes: Axes, variants: Sequence[Variant], among: Sequence[Variant],
+    axes: Axes,
+    variants: Sequence[Variant],
+    among: Sequence[Variant],
     points_of: Callable[[Variant], list[tuple[float, list[float]]]],
-) -> list[tuple[float, float, str, str]]:  # fmt: skip
+) -> list[tuple[float, float, str, str]]:
     """Means over seeds along x, and bands from the least to the most; dashes where a cache is efficient.
 
     Lines that coincide share their dashes. Returns the ends of the lines, for their names.
@@ -192,15 +194,11 @@ def _points(axes: Axes, variants: Sequence[Variant], cost: Callable[[Variant], f
 
 
 def _stairs(variants: Sequence[Variant], cost: Callable[[Variant], float]) -> list[tuple[float, float]]:
-    """Corners of the frontier."""
     best = [(cost(v), mean(v.perplexities)) for v in on_frontier(variants, cost)]
     return [best[0], *(corner for (_, high), (x, y) in pairwise(best) for corner in ((x, high), (x, y)))]
 
 
-def _label(
-    axes: Axes, variants: Sequence[Variant], cost: Callable[[Variant], float], growth: Sequence[str]
-) -> None:  # fmt: skip
-    """Each point's name and how its cost grows, where nothing else is drawn."""
+def _label(axes: Axes, variants: Sequence[Variant], cost: Callable[[Variant], float], growth: Sequence[str]) -> None:
     names = [f"{variant.name}  {law}" for variant, law in zip(variants, growth, strict=True)]
     place_labels(axes, variants, [cost(v) for v in variants], names, list(pairwise(_stairs(variants, cost))))
 

@@ -158,9 +158,13 @@ def _batch(cell: Cell, context: int) -> int:
 
 
 def _measured(
-    cell: Cell, file: str, conditions: Sequence[Condition], evaluate: Evaluate, advance: Callable[[], None],
+    cell: Cell,
+    file: str,
+    conditions: Sequence[Condition],
+    evaluate: Evaluate,
+    advance: Callable[[], None],
     targets: int | None = None,
-) -> Record:  # fmt: skip
+) -> Record:
     """With an evaluation in each condition, of so many `targets`: those that have others are made again.
 
     The run's own is taken at the trained length if it has as many. Without a number, what was measured before is taken

@@ -52,15 +52,19 @@ def statements(_: Sequence[Variant]) -> list[TextStatement]:
     return [
         *(LikeForLike(source, *(name_of("first-order", rule) for rule in pair)) for pair in pairs),
         *(
-            Most("asked, not claimed: which factor explains the gap", name_of("first-order", factor), "first-order",
-                 name_of("first-order", rule))
+            Most(
+                "asked, not claimed: which factor explains the gap",
+                name_of("first-order", factor),
+                "first-order",
+                name_of("first-order", rule),
+            )
             for rule, factor in changed
         ),
         *(
             LikeForLike("asked, not claimed: what states are worth at equal cache", name_of("first-order", one), other)
             for one, other in zip(STATES, (name_of("first-order", "softmax:conv=4"), SAME_CACHE), strict=True)
         ),
-    ]  # fmt: skip
+    ]
 
 
 def columns(variants: Sequence[Variant]) -> list[Column]:

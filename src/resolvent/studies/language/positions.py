@@ -145,9 +145,7 @@ def _partly(variants: Sequence[Variant]) -> bool:
 
 def _in_longer_contexts(cells: Sequence[Cell], selection: Selection, _: Path) -> tuple[Measure, int]:
     """Multiples of the trained length. What does not fit raises an error, before anything is trained."""
-    plan = LengthPlan(
-        tuple(selection.times or lengths.TIMES), tuple(selection.evaluated_ropes or ()), selection.tokens
-    )  # fmt: skip
+    plan = LengthPlan(tuple(selection.times or lengths.TIMES), tuple(selection.evaluated_ropes or ()), selection.tokens)
 
     def measure(advance: Callable[[], None]) -> list[Record]:
         return [lengths.measured(cell, plan, advance) for cell in finished(cells)]

@@ -45,9 +45,13 @@ class Table1Study(Study):
         preset, about = self.preset_of(selection)
         out = selection.out or Path("out") / f"{self.name}-{preset}"
         chosen = cells(
-            preset, out, structures=selection.structures, tasks=selection.tasks, seeds=selection.seeds,
+            preset,
+            out,
+            structures=selection.structures,
+            tasks=selection.tasks,
+            seeds=selection.seeds,
             changes=selection.changes,
-        )  # fmt: skip
+        )
         return StudyPlan(preset, about, out, chosen)
 
     def report(self, records: Sequence[Record]) -> StudyReport:
@@ -80,7 +84,6 @@ class Table1Study(Study):
 
 
 def _graded(results: Sequence[StructureResult]) -> tuple[Graded, ...]:
-    """Every claim about tasks that were run."""
     scores = {(task, result.structure): values for result in results for task, values in result.scores.items()}
     tasks = set(table.tasks_of(results))
     return tuple(Graded(claim.source, str(claim), claim.grade(scores)) for claim in CLAIMS if claim.task in tasks)

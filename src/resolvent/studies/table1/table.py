@@ -107,8 +107,11 @@ def table(results: Sequence[StructureResult]) -> TextTable:
 def brief(results: Sequence[StructureResult]) -> TextTable:
     """The same in 80 columns: with several tasks, accuracies take two lines, and speed is left out."""
     full = table(results)
-    short = {"ms per 1k tokens": "ms per\n1k\ntokens", "multi-hop": "multi-\nhop",
-             "multi-hop, queries": "queries\nalone"}  # fmt: skip
+    short = {
+        "ms per 1k tokens": "ms per\n1k\ntokens",
+        "multi-hop": "multi-\nhop",
+        "multi-hop, queries": "queries\nalone",
+    }
     head = tuple(short.get(name, name) for name in full.head)
     if len(tasks_of(results)) == 1:
         return TextTable(head, full.rows)
@@ -163,9 +166,7 @@ def _floors(results: Sequence[StructureResult], column: str) -> dict[Floor, floa
     task = "multihop" if column == _QUERIES else column
     first = next(result.records[task][0] for result in results if task in result.records)
     settings = first.config.train
-    return _held_out_floors(
-        _synthetic(first), settings.seed, settings.batch, settings.eval_batches, column == _QUERIES
-    )  # fmt: skip
+    return _held_out_floors(_synthetic(first), settings.seed, settings.batch, settings.eval_batches, column == _QUERIES)
 
 
 @lru_cache(maxsize=32)
@@ -175,7 +176,6 @@ def _held_out_floors(task: Synthetic, seed: int, count: int, batches: int, queri
 
 
 def _queries(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """With nothing scored but queries."""
     for batch in batches:
         yield dataclasses.replace(batch, targets=np.where(batch.slices["query"] == 1, batch.targets, IGNORED))
 
@@ -187,7 +187,6 @@ def _on_queries(record: Record) -> float | None:
 
 
 def _shortcuts(results: Sequence[StructureResult]) -> str:
-    """Of each task."""
     first = {task: next(r.records[task][0] for r in results if task in r.records) for task in tasks_of(results)}
     return "; ".join(f"{TASK_TITLES[task]}, {_synthetic(record).shortcut}" for task, record in first.items())
 
