@@ -1,6 +1,7 @@
 """Patterns beyond one sequence of strides, each with the rows that it should have, written from its definition."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -73,6 +74,7 @@ def lifetimes(rows: Rows) -> rv.Pattern:
     return Lifetimes(GivenLives(tuple(i - j for j, i in enumerate(last))))
 
 
+@cache
 def cases(n: int) -> dict[str, Case]:
     """Four pairs, four random tables (one not connected), random lifetimes, Fenwick and binomial, on n tokens."""
     whole = [set(range(i)) for i in range(n)]

@@ -21,54 +21,64 @@ from tests.general_patterns import NAMES, Case, cases
 from tests.oracles import breadth_first_hops, least_congestion
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("n", [1, 2, 7, 60, 300])
-def test_hops_are_those_of_a_search(name: str, n: int) -> None:
+def test_hops_are_those_of_a_search() -> None:
     """300 positions: more than one block of inputs."""
-    case = cases(n)[name]
-    found = [breadth_first_hops(case.later, j, case.first) for j in range(n)]
-    everything = [distance for row in found for distance in row.values()]
-    result = hops(case.pattern, n)
-    assert result.max == max(everything, default=0)
-    assert result.mean == pytest.approx(sum(everything) / max(len(everything), 1), rel=1e-12)
-    assert result.unreachable_pairs == n * (n - 1) // 2 - len(everything)
-    matrix = hop_matrix(case.pattern, n)
-    for j in range(n):
-        assert matrix[j + 1 :, j].tolist() == [found[j].get(i, -1) for i in range(j + 1, n)]
+    for n in [1, 2, 7, 60, 300]:
+        for name in NAMES:
+            case = cases(n)[name]
+            found = [breadth_first_hops(case.later, j, case.first) for j in range(n)]
+            everything = [distance for row in found for distance in row.values()]
+            result = hops(case.pattern, n)
+            assert result.max == max(everything, default=0)
+            assert result.mean == pytest.approx(sum(everything) / max(len(everything), 1), rel=1e-12)
+            assert result.unreachable_pairs == n * (n - 1) // 2 - len(everything)
+            matrix = hop_matrix(case.pattern, n)
+            for j in range(n):
+                assert matrix[j + 1 :, j].tolist() == [found[j].get(i, -1) for i in range(j + 1, n)]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_exact_congestion_is_exhaustive(name: str, n: int) -> None:
-    case = cases(2 * n)[name]
-    expected = least_congestion(case.later, n, case.first)
-    bounds = congestion(case.pattern, n, effort="exact")
-    if expected is None:
-        assert bounds.lower == bounds.upper == math.inf
-        return
-    assert bounds.exact
-    assert bounds.lower == expected
-    assert bounds.routing is not None
-    assert verify(case.pattern, bounds.routing) == expected
-    assert 1 <= cut_bound(case.pattern, n) <= expected
-    assert cut_bound(case.pattern, n) <= interval_bound(case.pattern, n) <= lower_bound(case.pattern, n)[0] <= expected
+def test_exact_congestion_is_exhaustive() -> None:
+    for n in [1, 2, 3, 4]:
+        for name in NAMES:
+            case = cases(2 * n)[name]
+            expected = least_congestion(case.later, n, case.first)
+            bounds = congestion(case.pattern, n, effort="exact")
+            if expected is None:
+                assert bounds.lower == bounds.upper == math.inf
+                continue
+            assert bounds.exact
+            assert bounds.lower == expected
+            assert bounds.routing is not None
+            assert verify(case.pattern, bounds.routing) == expected
+            assert 1 <= cut_bound(case.pattern, n) <= expected
+            assert (
+                cut_bound(case.pattern, n)
+                <= interval_bound(case.pattern, n)
+                <= lower_bound(case.pattern, n)[0]
+                <= expected
+            )
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("effort", ["quick", "search"])
-@pytest.mark.parametrize("n", [5, 16, 100])
-def test_bounds_hold_and_routings_are_real(name: str, effort: str, n: int) -> None:
-    case = cases(2 * n)[name]
-    bounds = congestion(case.pattern, n, effort=effort)
-    apart = [breadth_first_hops(case.later, p, case.first).get(p + n) for p in range(n)]
-    assert (None in apart) == math.isinf(bounds.lower) == (bounds.routing is None)
-    if bounds.routing is not None:
-        assert bounds.lower <= bounds.upper == verify(case.pattern, bounds.routing) == bounds.routing.congestion
-        assert bounds.lower >= path_length_bound(sum(d + 1 for d in apart), n) or not case_is_listed(case)
-    nearby = worst_nearby(case.pattern, n, radius=2)
-    longest = n + 2 if case.pattern.limit is None else n
-    known = [lower_bound(case.pattern, length)[0] for length in range(n - 2, longest + 1)]
-    assert bounds.lower <= nearby <= max(known)
+def test_bounds_hold_and_routings_are_real() -> None:
+    for n in [5, 16, 100]:
+        for effort in ["quick", "search"]:
+            for name in NAMES:
+                case = cases(2 * n)[name]
+                bounds = congestion(case.pattern, n, effort=effort)
+                apart = [breadth_first_hops(case.later, p, case.first).get(p + n) for p in range(n)]
+                assert (None in apart) == math.isinf(bounds.lower) == (bounds.routing is None)
+                if bounds.routing is not None:
+                    assert (
+                        bounds.lower
+                        <= bounds.upper
+                        == verify(case.pattern, bounds.routing)
+                        == bounds.routing.congestion
+                    )
+                    assert bounds.lower >= path_length_bound(sum(d + 1 for d in apart), n) or not case_is_listed(case)
+                nearby = worst_nearby(case.pattern, n, radius=2)
+                longest = n + 2 if case.pattern.limit is None else n
+                known = [lower_bound(case.pattern, length)[0] for length in range(n - 2, longest + 1)]
+                assert bounds.lower <= nearby <= max(known)
 
 
 def case_is_listed(case: Case) -> bool:
@@ -76,37 +86,41 @@ def case_is_listed(case: Case) -> bool:
     return len(case.pattern.stages) > 1 or not case.pattern.contiguous_columns
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_paths_of_several_lengths_at_once(name: str) -> None:
-    case = cases(600)[name]
-    apart = hops_apart(case.pattern, range(280, 301))
-    for n in (280, 291, 300):
-        for p in range(0, n, 37):
-            assert apart[n][p] == breadth_first_hops(case.later, p, case.first).get(p + n, -1)
+def test_paths_of_several_lengths_at_once() -> None:
+    for name in NAMES:
+        case = cases(600)[name]
+        apart = hops_apart(case.pattern, range(280, 301))
+        for n in (280, 291, 300):
+            for p in range(0, n, 37):
+                assert apart[n][p] == breadth_first_hops(case.later, p, case.first).get(p + n, -1)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("n", [1, 2, 20])
-def test_cuts_by_counting(name: str, n: int) -> None:
+def test_cuts_by_counting() -> None:
     """At every cut: who may cross it, and through which positions."""
-    case = cases(2 * n)[name]
-    for stage, rows in zip(case.pattern.stages[::-1], (case.later, case.first), strict=False):
-        last = [max([i for i, row in enumerate(rows[: j + n + 1]) if j in row], default=j) for j in range(2 * n)]
-        assert last_readers(stage, n).tolist() == last
-    by_cut = by_interval = 1
-    for s in range(1, 2 * n):
-        live = {j for i in range(s, 2 * n) for j in case.later[i] if j < s and i <= j + n}
-        starts = set() if case.first is None else {j for i in range(s, 2 * n) for j in case.first[i] if i <= j + n}
-        for a in range(max(s - n, 0), s):
-            crossing = {p for p in range(n) if a <= p < s <= p + n}
-            through = {j for j in live if j >= a}
-            if through:
-                own = crossing & starts - through  # which A alone takes across
-                needed = math.ceil((len(crossing) + sum(j >= n for j in through) - len(own)) / len(through))
-                by_interval = max(by_interval, needed)
-                by_cut = max(by_cut, needed) if a == max(s - n, 0) else by_cut
-    assert cut_bound(case.pattern, n) == by_cut
-    assert interval_bound(case.pattern, n) == by_interval
+    for n in [1, 2, 20]:
+        for name in NAMES:
+            case = cases(2 * n)[name]
+            for stage, rows in zip(case.pattern.stages[::-1], (case.later, case.first), strict=False):
+                last = [
+                    max([i for i, row in enumerate(rows[: j + n + 1]) if j in row], default=j) for j in range(2 * n)
+                ]
+                assert last_readers(stage, n).tolist() == last
+            by_cut = by_interval = 1
+            for s in range(1, 2 * n):
+                live = {j for i in range(s, 2 * n) for j in case.later[i] if j < s and i <= j + n}
+                starts = (
+                    set() if case.first is None else {j for i in range(s, 2 * n) for j in case.first[i] if i <= j + n}
+                )
+                for a in range(max(s - n, 0), s):
+                    crossing = {p for p in range(n) if a <= p < s <= p + n}
+                    through = {j for j in live if j >= a}
+                    if through:
+                        own = crossing & starts - through  # which A alone takes across
+                        needed = math.ceil((len(crossing) + sum(j >= n for j in through) - len(own)) / len(through))
+                        by_interval = max(by_interval, needed)
+                        by_cut = max(by_cut, needed) if a == max(s - n, 0) else by_cut
+            assert cut_bound(case.pattern, n) == by_cut
+            assert interval_bound(case.pattern, n) == by_interval
 
 
 def test_intervals_of_contiguous_columns() -> None:

@@ -40,7 +40,7 @@ def by_formula(inputs: dict[str, Tensor], p: rv.Pattern, grad_y: Tensor) -> dict
     }
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 19])
+@pytest.mark.parametrize("n", [1, 19])
 @pytest.mark.parametrize("spec", PATTERNS)
 def test_gated_softmax_gradient_is_autograd(spec: str, n: int) -> None:
     p, inputs = rv.pattern(spec), mixer_inputs(n, torch.float64)

@@ -51,7 +51,6 @@ def canonical(text: str) -> str:
     return ast.unparse(_tree(text)).replace(" ", "")
 
 
-@lru_cache(maxsize=256)
 def compile_expression(text: str) -> Function:
     """Compile an expression to a function of k; anything outside the small grammar raises an error."""
     return _build(_tree(text), text)
