@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from resolvent.coefficients import Layer, Positions, Weights, make_coefficients, positions_of
-from resolvent.coefficients.convolution import Convolution
 from resolvent.coefficients.layer import CacheMemory
-from resolvent.ops import Cache, Caches
+from resolvent.coefficients.states import advance, scan_state
+from resolvent.ops import Cache, Caches, ScanState
 from resolvent.ops.backend import Backend
 from resolvent.ops.precision import autocast_enabled
 from resolvent.ops.registry import find, prepare
-from resolvent.ops.sequences import Indices
+from resolvent.ops.sequences import Indices, from_front, to_front
 from resolvent.patterns import Pattern, PatternLike, as_pattern
 from resolvent.rules import Rule, as_rule
 from resolvent.rules.rope import BASE, RopeSetting, require_rope_fit
@@ -168,6 +168,52 @@ class Mixer(nn.Module):
     def _check(self, x: Tensor) -> None:
         if x.ndim != 3 or x.shape[-1] != self.layer.dim or x.shape[1] < 1:
             raise ValueError(f"expected x of shape (B, N, {self.layer.dim}) with N ≥ 1, got {tuple(x.shape)}.")
+
+
+class Convolution(nn.Module):
+    """A short causal convolution before a rule, as Mamba's block has one: v_i[c] = Σ_k w[c, k] u_{i-k}[c].
+
+    Each channel of the layer's input, (B, N, dim), is convolved along its sequence; column k weighs k tokens back.
+
+    It starts as the identity, so that a layer begins as one without it does. No activation: what follows is linear.
+    """
+
+    no_weight_decay = ("weight",)
+
+    def __init__(self, dim: int, span: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(dim, span))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+        with torch.no_grad():
+            self.weight[:, 0] = 1
+
+    def forward(self, u: Tensor, positions: Positions, cache: Cache | None = None) -> Tensor:
+        (dim, span), n = self.weight.shape, u.shape[1]
+        starts = None if positions.mask is None else torch.tensor(positions.sequences.starts, device=u.device)
+        moved = u if starts is None else to_front((u[:, None],), starts)[0][:, 0]  # past the padding, the past goes on
+        recent = u.new_zeros(u.shape[0], span - 1, dim) if cache is None else scan_state(cache).tensors["recent"]
+        seen = torch.cat([recent.to(u.dtype), moved], 1)
+        v = torch.zeros_like(moved)
+        for back, weight in enumerate(self.weight.to(u.dtype).unbind(1)):
+            read = seen[:, span - 1 - back : span - 1 - back + n]
+            if positions.sequences.packed:
+                read = read.masked_fill((positions.ids < back)[:, None], 0)
+            v = v + weight * read
+        if cache is not None:
+            last = torch.arange(n, n + span - 1, device=u.device).expand(u.shape[0], -1)
+            last = last if starts is None else last - starts[:, None]
+            kept = seen.gather(1, last[..., None].expand(-1, -1, dim))
+            advance(scan_state(cache), positions, n, recent=kept.to(recent.dtype))
+        return v if starts is None else from_front(v[:, None], starts)[:, 0]
+
+    def make_cache(self, memory: CacheMemory) -> ScanState:
+        """An empty cache of the inputs that the next ones still read."""
+        dim, span = self.weight.shape
+        shape = (memory.batch, span - 1, dim)
+        return ScanState({"recent": torch.zeros(shape, dtype=memory.dtype, device=memory.device)})
 
 
 def _without_padding(x: Tensor, positions: Positions) -> Tensor:

@@ -136,16 +136,29 @@ class CacheMemory(NamedTuple):
 def group_cache(group: HeadGroup, layer: Layer, memory: CacheMemory) -> Cache:
     """An empty decode cache for a head group."""
     return decode_cache(
-        group.run, memory.batch, group.count, layer.head_dim, layer.key_dim,
-        max_tokens=memory.max_tokens, dtype=memory.dtype, device=memory.device, normalize=layer.rule.normalize,
+        group.run,
+        memory.batch,
+        group.count,
+        layer.head_dim,
+        layer.key_dim,
+        max_tokens=memory.max_tokens,
+        dtype=memory.dtype,
+        device=memory.device,
+        normalize=layer.rule.normalize,
         kv_heads=layer.rule.shared_heads(group.count, group.kv_count),
-    )  # fmt: skip
+    )
 
 
 def mix_group(
-    x: Tensor, scores: Scores, group: HeadGroup, layer: Layer, positions: Positions, cache: Cache | None,
-    tied: Tensor | None = None, scale: float | None = None,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    scores: Scores,
+    group: HeadGroup,
+    layer: Layer,
+    positions: Positions,
+    cache: Cache | None,
+    tied: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
     """The operator on the heads of a group: all of a call, or on from a cache."""
     options = Options(scale, layer.rule.normalize, tied, layer.operator)
     return operate(x, group.run if tied is None else group.pattern, scores, options, positions.sequences, cache)

@@ -21,9 +21,13 @@ Results = dict[str, dict[str, float]]
 
 
 def evaluate(
-    model: PreTrainedModel | LanguageModel, tokenizer: PreTrainedTokenizerBase, tasks: Sequence[Path], *,
-    limit: int | None = None, batch_size: int = 8,
-) -> Results:  # fmt: skip
+    model: PreTrainedModel | LanguageModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tasks: Sequence[Path],
+    *,
+    limit: int | None = None,
+    batch_size: int = 8,
+) -> Results:
     """Run tasks of lm-eval, each in a YAML file whose data lie beside it.
 
     Args:
@@ -54,9 +58,13 @@ def harness_model(
     inner = from_language_model(model) if isinstance(model, LanguageModel) else model
     kind = import_module("lm_eval.models.huggingface").HFLM
     wrapped: object = kind(
-        pretrained=inner.eval(), tokenizer=tokenizer, batch_size=batch_size, max_length=_LONGEST, backend="causal",
+        pretrained=inner.eval(),
+        tokenizer=tokenizer,
+        batch_size=batch_size,
+        max_length=_LONGEST,
+        backend="causal",
         device=str(inner.device),
-    )  # fmt: skip
+    )
     return wrapped
 
 

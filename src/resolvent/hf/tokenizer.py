@@ -29,9 +29,13 @@ def fast_tokenizer(given: str | Path | Tokenizer) -> PreTrainedTokenizerFast:
         raise ValueError(f"expected {known.vocab_size:,} tokens of {name}, got {library.get_vocab_size():,}.")
     end = library.id_to_token(known.end_of_text)
     return PreTrainedTokenizerFast(
-        tokenizer_object=library, eos_token=end, bos_token=end, pad_token=end, padding_side="left",
+        tokenizer_object=library,
+        eos_token=end,
+        bos_token=end,
+        pad_token=end,
+        padding_side="left",
         split_special_tokens=True,
-    )  # fmt: skip
+    )
 
 
 def _by_name(name: str) -> Library:

@@ -53,8 +53,15 @@ class ModelConfig:
     init_std: float | None = None
 
     def __post_init__(self) -> None:
-        largest = {"vocab_size": _LARGEST, "layers": MOST_LAYERS, "dim": _LARGEST, "heads": _LARGEST,
-                   "vocab_multiple": _LARGEST, "ff_dim": _LARGEST, "kv_heads": _LARGEST}  # fmt: skip
+        largest = {
+            "vocab_size": _LARGEST,
+            "layers": MOST_LAYERS,
+            "dim": _LARGEST,
+            "heads": _LARGEST,
+            "vocab_multiple": _LARGEST,
+            "ff_dim": _LARGEST,
+            "kv_heads": _LARGEST,
+        }
         for name, most in largest.items():
             value, optional = getattr(self, name), name in ("ff_dim", "kv_heads")
             if not (optional and value is None) and (not is_integer(value) or not 1 <= value <= most):
@@ -190,8 +197,9 @@ def _label(value: object) -> str:
     return str(as_pattern(value)) if long else str(value)  # type: ignore[arg-type]
 
 
-_GPT2 = ModelConfig(vocab_size=50_257, layers=12, dim=768, heads=12, pattern="attention", vocab_multiple=256,
-                    init_std=0.02)  # fmt: skip
+_GPT2 = ModelConfig(
+    vocab_size=50_257, layers=12, dim=768, heads=12, pattern="attention", vocab_multiple=256, init_std=0.02
+)
 
 PRESETS: dict[str, ModelConfig] = {
     "tiny": ModelConfig(),

@@ -89,8 +89,16 @@ def _shape(model: LanguageModel) -> StackShape:
     config, layer = model.config, model.mixers[0].layer
     if isinstance(layer.rope, str):
         raise _UnknownError
-    shape = StackShape(config.dim, config.heads, layer.kv_heads, config.inner_dim, layer.head_dim, config.vocab_size,
-                       layer.rope, model.norm.eps)  # fmt: skip
+    shape = StackShape(
+        config.dim,
+        config.heads,
+        layer.kv_heads,
+        config.inner_dim,
+        layer.head_dim,
+        config.vocab_size,
+        layer.rope,
+        model.norm.eps,
+    )
     if any(size % UNIT for size in (shape.dim, shape.inner_dim, shape.head_dim)):
         raise _UnknownError
     return shape

@@ -19,8 +19,7 @@ from resolvent.model import saving
 from resolvent.model.config import ModelConfig
 from resolvent.model.fused import next_logits, prepare
 from resolvent.model.generate import Prompts, SamplingOptions, generate, stream
-from resolvent.model.profile import StackProfile, profile
-from resolvent.model.shape import without_numbers
+from resolvent.model.profile import StackProfile, profile, without_numbers
 from resolvent.ops import Cache, Caches
 from resolvent.ops.backend import Backend
 from resolvent.ops.sequences import Indices
@@ -209,9 +208,12 @@ class LanguageModel(nn.Module):
         return self.embedding.weight.device
 
     def make_cache(
-        self, batch: int = 1, max_tokens: int | str | None = None, dtype: torch.dtype | None = None,
+        self,
+        batch: int = 1,
+        max_tokens: int | str | None = None,
+        dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
-    ) -> Caches:  # fmt: skip
+    ) -> Caches:
         """An empty cache of all layers. With `max_tokens` given, `nbytes` is final before the first one comes."""
         prepare(self, device)
         return Caches(

@@ -42,9 +42,13 @@ _logs_forward = Kernel("joint.logs_forward")
 
 
 def mix(
-    inputs: Inputs, rows: Rows, scale: float, backend: Backend, y_known: Tensor | None = None,
+    inputs: Inputs,
+    rows: Rows,
+    scale: float,
+    backend: Backend,
+    y_known: Tensor | None = None,
     logs_known: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """Outputs by `backend.solve`, and the logarithms of the new rows; `logs_known` are those of the known ones."""
     x, dtype = inputs.x, compute_dtype(inputs.x)
     alpha, beta, logs = coefficients(inputs, rows, scale, logs_known)

@@ -60,9 +60,15 @@ def _no_rows(x: Tensor, heads: int, backend: Runner) -> Tensor:
 
 
 def _at_once(
-    chunk: Inputs, cache: DecodeCache, group: slice, tensors: dict[str, Tensor], scale: float, backend: Runner, *,
+    chunk: Inputs,
+    cache: DecodeCache,
+    group: slice,
+    tensors: dict[str, Tensor],
+    scale: float,
+    backend: Runner,
+    *,
     in_place: bool,
-) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Known rows are taken from their slots and put before the new ones; what stays alive goes back into slots."""
     x, qa, ka, qb, kb, gate = chunk
     rows = rows_of(cache.pattern, (0, x.shape[-2]), int(cache.positions[group.start]))

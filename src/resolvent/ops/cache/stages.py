@@ -54,10 +54,20 @@ def decode_cache(
     """
     stages = as_pattern(pattern).stages
     caches = [
-        DecodeCache(stage, batch, heads, dim, key_dim, max_tokens=max_tokens, dtype=dtype, device=device,
-                    normalize=normalize, kv_heads=kv_heads)
+        DecodeCache(
+            stage,
+            batch,
+            heads,
+            dim,
+            key_dim,
+            max_tokens=max_tokens,
+            dtype=dtype,
+            device=device,
+            normalize=normalize,
+            kv_heads=kv_heads,
+        )
         for stage in stages
-    ]  # fmt: skip
+    ]
     return caches[0] if len(caches) == 1 else Caches(dict(zip(SIDES, caches, strict=True)))
 
 

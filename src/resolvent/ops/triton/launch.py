@@ -90,7 +90,6 @@ def launch(kernel: str, grid: tuple[int, ...], *arguments: object, **constants: 
     find_kernel(kernel)[grid](*arguments, **(constants | compute))
 
 
-@lru_cache(maxsize=32)
 def find_kernel(name: str) -> Any:
     """The compiled-on-demand function of this name."""
     module, _, function = name.partition(".")

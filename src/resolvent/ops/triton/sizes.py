@@ -81,8 +81,13 @@ def _measured(path: str) -> dict[tuple[str, int], Sizes]:
 
 
 def _checked(sizes: dict[str, int]) -> Sizes:
-    allowed = {"block": (16, 32, 64), "channels": (16, 32, 64), "warps": (2, 4, 8), "slopes": (16, 32, 64),
-               "chunk": (0, 64, 128, 256)}  # fmt: skip
+    allowed = {
+        "block": (16, 32, 64),
+        "channels": (16, 32, 64),
+        "warps": (2, 4, 8),
+        "slopes": (16, 32, 64),
+        "chunk": (0, 64, 128, 256),
+    }
     for field in fields(Sizes):
         if sizes.get(field.name) not in allowed[field.name]:
             expected = ", ".join(map(str, allowed[field.name]))
