@@ -217,8 +217,8 @@ def closest_path(path: Path) -> str:
     matches = difflib.get_close_matches(name, beside.values(), n=1)
     if not matches:
         return ""
-    found = next(Path(full) for full, other in beside.items() if other == matches[0])
-    return f" Did you mean '{found.joinpath(*rest) if found.joinpath(*rest).exists() else found}'?"
+    nearest = next(Path(full) for full, other in beside.items() if other == matches[0])
+    return f" Did you mean '{nearest.joinpath(*rest) if nearest.joinpath(*rest).exists() else nearest}'?"
 
 
 def fsync_folder(folder: Path) -> None:
