@@ -65,10 +65,21 @@ def design_patterns(
     weights = None if weight is None else dict(map(_weight, weight))
     with progress(f"searching patterns for {n:,} tokens", 1):
         result = design(
-            n, slots=slots, kib=kib, reads=reads, madds=madds, max_hops=max_hops, mean_hops=mean_hops,
-            congestion=congestion, order=order, weights=weights, heads=heads, head_dim=head_dim, layers=layers,
+            n,
+            slots=slots,
+            kib=kib,
+            reads=reads,
+            madds=madds,
+            max_hops=max_hops,
+            mean_hops=mean_hops,
+            congestion=congestion,
+            order=order,
+            weights=weights,
+            heads=heads,
+            head_dim=head_dim,
+            layers=layers,
             item_bytes=item_bytes,
-        )  # fmt: skip
+        )
     print(result.to_json() if as_json else result)
     if plot is not None:
         from resolvent.report.figures import save

@@ -21,10 +21,9 @@ from resolvent.errors import PatternError, RunError
 from resolvent.patterns import FAMILIES, MODIFIERS, PAPER_STRUCTURES
 from resolvent.patterns.checks import require_length
 
-_ASCII = {
-    "■": "#", "□": "o", "◆": "*", "●": "*", "·": ".", "×": "x", "–": "-", "─": "-", "…": "...", "≤": "<=", "≥": ">=",
-    "≲": "<~", "±": "+-", "∞": "inf", "→": "->", "√": "sqrt", "∛": "cbrt", "²": "^2", "µ": "u", "␣": "_",
-}  # fmt: skip
+_SYMBOLS = "■□◆●·×–─…≤≥≲±∞→√∛²µ␣"
+_SPELLED = "# o * * . x - - ... <= >= <~ +- inf -> sqrt cbrt ^2 u _"
+_ASCII = dict(zip(_SYMBOLS, _SPELLED.split(), strict=True))
 _ESCAPED = range(0xDC80, 0xDD00)  # how Python holds bytes of file names that are not text
 _LONGEST_OFFERED = 24  # characters: a table written out is no help
 

@@ -110,10 +110,11 @@ def _signature(each: Study) -> Signature:
     options |= {"preset": preset, "structures": (Structures, None), "seeds": _SEEDS}
     options |= {"jobs": (Jobs, None), "on": (On, "local"), "out": _OUT, "changes": (Changes, None)}
     options |= {"only_finished": (_FINISHED, False), "as_json": (AsJson, False)}
-    return Signature([
+    parameters = [
         Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
         for name, (annotation, default) in options.items()
-    ])  # fmt: skip
+    ]
+    return Signature(parameters)
 
 
 for _each in STUDIES.values():

@@ -156,5 +156,10 @@ def _as_dict(tuning: Tuning) -> dict[str, object]:
         {"structure": trial.structure, "rate": trial.rate, "steps": trial.steps, "value": trial.value}
         for trial in tuning.trials
     ]
-    return {"rates": tuning.winners, "trials": trials, "tokens": tokens, "core_seconds": seconds,
-            "at_the_edge": tuning.at_the_edge}  # fmt: skip
+    return {
+        "rates": tuning.winners,
+        "trials": trials,
+        "tokens": tokens,
+        "core_seconds": seconds,
+        "at_the_edge": tuning.at_the_edge,
+    }
