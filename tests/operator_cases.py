@@ -59,6 +59,13 @@ PATTERNS: list[Spec] = [*STRIDED, *LIVES, *LISTED]  # A and B read the same posi
 PAIRED = ["attention/first-order", "local:8/exponential+cache", "exponential/order:8"]
 NEW: list[Spec] = [*LIVES, *LISTED, *PAIRED]  # where lists multiply, these come at fewer lengths
 ALL: list[Spec] = [*PATTERNS, *PAIRED]
+# One of each kind that differs in the code: one source, few and many; shifted, with lifetimes, listed; few and many
+# slots, reused or not; a diagonal A, no B; two stages. The definition and gradients go through ALL, other laws these.
+SINGLE: list[Spec] = [
+    "first-order", "order:8", "local:8", "attention", "dense", "dense+diagonal", "exponential", "offsets:3+diagonal",
+    "exponential+cache", "quadratic+cache", "offsets:2,5+cache", "fenwick", TABLE, FEW_READS,
+]  # fmt: skip
+KINDS: list[Spec] = [*SINGLE, "attention/first-order", "local:8/exponential+cache"]
 SCALE = 7**-0.5  # of keys as `mixer_inputs` makes them
 
 # The options that choose what is normalized, for `mix`, `extend` and caches alike.
@@ -77,9 +84,6 @@ def can(backend: str, spec: Spec) -> bool:
 
 def backends(spec: Spec) -> list[str]:
     return [backend for backend in FAST if can(backend, spec)]
-
-
-PAIRS = [(backend, spec) for backend in FAST for spec in ALL if can(backend, spec)]
 
 
 def mix(inputs: Given, pattern: Spec, **options: Any) -> Tensor:

@@ -22,7 +22,7 @@ SCALED = ["linear:factor=4", "ntk:factor=8"]
 BY_DISTANCE = ["near:within=0", "near:within=5", "capped:within=3", "capped:within=100"]
 CASES: list[tuple[Spec, str, str]] = [
     (spec, "softmax", rope)
-    for spec in ("attention", "exponential", "exponential+cache", "quadratic+cache", "dense", "local:8/order:3", TABLE)
+    for spec in ("attention", "exponential", "quadratic+cache", "local:8/order:3", TABLE)
     for rope in (*SCALED, *BY_DISTANCE)
 ]
 CASES += [("exponential+cache", "tied", "capped:within=3"), ("dense", "tied:blend=free", "near:within=5"),
