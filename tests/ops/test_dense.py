@@ -1,20 +1,18 @@
 """The dense backend is the reference, in blocks: values, gradients, second derivatives, and never n² memory."""
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from resolvent.ops import dense, reference
 from resolvent.ops.dense import blocks as dense_blocks
 from resolvent.ops.rows import Rows, rows_of
 from resolvent.patterns import pattern
 from tests.operator_cases import (
-    NAMES,
     TOLERANCE,
     Inputs,
     Largest,
@@ -22,9 +20,7 @@ from tests.operator_cases import (
     assert_close,
     cut,
     gradients,
-    mix,
     run_on,
-    solve,
 )
 
 SPECS = ["dense", "dense+diagonal", "dense+cache", "attention"]
@@ -53,17 +49,11 @@ def check(inputs: Inputs, rows: Rows) -> None:
     assert_all_close(found, exact)
 
 
-@pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.usefixtures("small_blocks")
-def test_mix(spec: str, n: int) -> None:
-    check(mixer_inputs(n), rows_of(pattern(spec), (0, n)))
-
-
-@pytest.mark.parametrize(("d", "dk"), [(1, 3), (3, 1), (4, 4)])
-@pytest.mark.usefixtures("small_blocks")
-def test_mix_in_any_dimension(d: int, dk: int) -> None:
-    check(mixer_inputs(20, d=d, dk=dk), rows_of(pattern("dense"), (0, 20)))
+def test_mix(spec: str) -> None:
+    for n in LENGTHS:
+        check(mixer_inputs(n), rows_of(pattern(spec), (0, n)))
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -71,20 +61,6 @@ def test_mix_in_any_dimension(d: int, dk: int) -> None:
 def test_known_rows(spec: str) -> None:
     """Arbitrary rows before, with gradients for them as well."""
     check(mixer_inputs(21, known=19), rows_of(pattern(spec), (0, 21), 19))
-
-
-@pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.usefixtures("small_blocks")
-def test_continuing_is_the_full_run(spec: str) -> None:
-    n, p = 50, pattern(spec)
-    inputs = mixer_inputs(n)
-    whole = run_on(dense, inputs, rows_of(p, (0, n)))
-    y = whole[..., :0, :]
-    for start, stop in [(0, 1), (1, 20), (20, 21), (21, n)]:
-        part = {k: t[:, :, (0 if k in ("x", "ka", "kb") else start) : stop] for k, t in inputs.items()}
-        more = run_on(dense, {**part, "y_known": y}, rows_of(p, (0, stop - start), start))
-        y = torch.cat([y, more], dim=2)
-    assert_close(y, whole)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -102,10 +78,14 @@ def test_packed_sequences_are_each_alone(spec: str) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize(("cuts", "position"), [((0, 1), 0), ((0, 37), 0), ((0, 3, 3, 4, 24), 0), ((0, 20), 17)])
 @pytest.mark.parametrize("spec", SPECS)
-def test_solve(spec: str, cuts: tuple[int, ...], position: int) -> None:
+def test_solve(spec: str) -> None:
     """Signed coefficients; what lies beyond a row's sources is NaN and must not matter."""
+    for cuts, position in (((0, 1), 0), ((0, 37), 0), ((0, 3, 3, 4, 24), 0), ((0, 20), 17)):
+        check_solve(spec, cuts, position)
+
+
+def check_solve(spec: str, cuts: tuple[int, ...], position: int) -> None:
     p, n = pattern(spec), cuts[-1]
     rows = rows_of(p, cuts, position)
     torch.manual_seed(n)
@@ -125,14 +105,6 @@ def test_solve(spec: str, cuts: tuple[int, ...], position: int) -> None:
         return gradients(lambda t: backend.solve(**{"beta": None, **t}, rows=rows), inputs)
 
     assert_all_close(run(dense), run(reference))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_attention_is_torchs(dtype: torch.dtype) -> None:
-    inputs = {k: t.to(dtype) for k, t in mixer_inputs(300, d=8, dk=8).items()}
-    found = run_on(dense, inputs, rows_of(pattern("attention"), (0, 300)), 8**-0.5)
-    expected = scaled_dot_product_attention(inputs["qa"], inputs["ka"], inputs["x"], is_causal=True)
-    assert_close(found, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -164,22 +136,12 @@ def test_derivatives_twice(spec: str, known: int, monkeypatch: pytest.MonkeyPatc
     assert torch.autograd.gradgradcheck(run, leaves, fast_mode=True)
 
 
-def test_functional_gradients() -> None:
-    inputs, rows = mixer_inputs(20), rows_of(pattern("dense"), (0, 20))
-    _, expected = gradients(lambda t: run_on(reference, t, rows).sum(), inputs)
-    for name in NAMES:
-        found = torch.func.grad(lambda t, n=name: run_on(dense, {**inputs, n: t}, rows).sum())
-        weight = torch.randn((), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-        assert_close(found(inputs[name]) * weight, expected[name], what=name)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.usefixtures("small_blocks")
-def test_extreme_scores_and_gates(spec: str, dtype: torch.dtype) -> None:
+def test_extreme_scores_and_gates(spec: str) -> None:
     """Scores of ±10⁴, all scores equal, gates at 0 and 1: finite, and rows of T still sum to one."""
     n = 70
-    for size in (0.0, 1e4):
+    for size, dtype in product((0.0, 1e4), (torch.float64, torch.float32)):
         inputs = {k: t.to(dtype) for k, t in mixer_inputs(n).items()}
         inputs["qa"], inputs["qb"] = inputs["qa"] * size, inputs["qb"] * size
         inputs["x"] = torch.ones_like(inputs["x"])
@@ -187,33 +149,6 @@ def test_extreme_scores_and_gates(spec: str, dtype: torch.dtype) -> None:
         y, found = gradients(lambda t: run_on(dense, t, rows_of(pattern(spec), (0, n)), 1.0), inputs)
         assert_close(y, torch.ones_like(y))
         assert all(t.isfinite().all() for t in found.values())
-
-
-def test_layouts() -> None:
-    inputs, rows = mixer_inputs(40), rows_of(pattern("dense"), (0, 40))
-    expected = run_on(dense, inputs, rows)
-    swapped = {k: t.transpose(1, 2).contiguous().transpose(1, 2) for k, t in inputs.items()}
-    assert_close(run_on(dense, swapped, rows), expected)
-    batch = {k: t.expand(3, *t.shape[1:]) for k, t in inputs.items()}
-    assert_close(run_on(dense, batch, rows)[2], expected[0])
-
-
-def test_nothing_to_do() -> None:
-    inputs, p = mixer_inputs(4), pattern("dense")
-    assert run_on(dense, {k: t[:0] for k, t in inputs.items()}, rows_of(p, (0, 4))).shape == (0, 2, 4, 5)
-    empty = {k: t[:, :, :0] for k, t in inputs.items()}
-    assert run_on(dense, empty, rows_of(p, (0, 0, 0))).shape == (1, 2, 0, 5)
-
-
-@pytest.mark.parametrize("spec", ["exponential", "order:3", "local:4", "quadratic+cache"])
-def test_sparse_patterns_are_refused(spec: str) -> None:
-    p, inputs = pattern(spec), mixer_inputs(4)
-    with pytest.raises(ValueError, match=r"every token reads every earlier one.*got .*Backends that can: cpu, torch"):
-        mix(inputs, p, backend="dense")
-    width = rows_of(p, (0, 4)).width
-    alpha, beta = torch.ones(*inputs["x"].shape[:3], 1 + width), torch.ones(*inputs["x"].shape[:3], width)
-    with pytest.raises(ValueError, match="every token reads every earlier one"):
-        solve(inputs["x"], p, alpha.double(), beta.double() if p.recurrent else None, backend="dense")
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -1,5 +1,6 @@
 """The recurrence with a matrix as state against a plain loop, and against the Mamba-2 of transformers."""
 
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from resolvent.ops.scan import expanded, expanded_scan
+from resolvent.ops.scan import CHUNK, expanded_scan
 from tests.operator_cases import Largest, assert_close
 
 
@@ -49,18 +50,18 @@ def gradients(run: Any, leaves: list[Tensor], **options: Any) -> tuple[Tensor, .
     )
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 63, 64, 65, 130])
-@pytest.mark.parametrize(("k", "d", "groups"), [(1, 1, 2), (3, 5, 1), (4, 1, 2), (1, 7, 1)])
-def test_values_and_gradients(n: int, k: int, d: int, groups: int) -> None:
-    for leaves in (inputs(n, k, d, groups), inputs(n, k, d, groups)[:4]):
-        assert_same(expanded_scan(*leaves), loop(*leaves))
-        assert_same(gradients(expanded_scan, leaves), gradients(loop, leaves))
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 130])
+def test_values_and_gradients(n: int) -> None:
+    for k, d, groups in ((3, 5, 1), (4, 1, 2), (1, 7, 1)):
+        for leaves in (inputs(n, k, d, groups), inputs(n, k, d, groups)[:4]):
+            assert_same(expanded_scan(*leaves), loop(*leaves))
+            assert_same(gradients(expanded_scan, leaves), gradients(loop, leaves))
 
 
 @pytest.mark.parametrize("n", [1, 3, 5])
 def test_first_and_second_derivatives(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     """Chunks of two, so that states are carried; a sequence begins in one of them."""
-    monkeypatch.setattr(expanded, "CHUNK", 2)
+    monkeypatch.setattr(sys.modules["resolvent.ops.scan"], "CHUNK", 2)
     leaves = inputs(n, 2, 2, groups=1, batch=1)
     for begins in (None, torch.arange(n) == n // 2):
 
@@ -71,7 +72,7 @@ def test_first_and_second_derivatives(monkeypatch: pytest.MonkeyPatch, n: int) -
         assert torch.autograd.gradgradcheck(run, leaves)
 
 
-@pytest.mark.parametrize("cuts", [(0, 1, 2, 150), (0, 63, 64, 129, 150), (0, 86, 150), (0, 149, 150)])
+@pytest.mark.parametrize("cuts", [(0, 1, 2, 150), (0, 63, 64, 129, 150)])
 def test_continuing_is_the_whole(cuts: tuple[int, ...]) -> None:
     *given, state = inputs(150)
     begins = torch.rand(2, 150) < 0.05
@@ -83,8 +84,9 @@ def test_continuing_is_the_whole(cuts: tuple[int, ...]) -> None:
     assert_same((torch.cat(parts, dim=2), state), (y, last))
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("cuts", [(0, 1, 2, 66, 130, 131, 160), (5, 6, 64, 160), (64, 128, 160), (159, 160)])
+@pytest.mark.parametrize(("groups", "cuts"), [
+    (1, (0, 1, 2, 66, 130, 131, 160)), (2, (5, 6, 64, 160)), (1, (64, 128, 160)), (2, (159, 160)),
+])  # fmt: skip
 def test_packed_sequences_do_not_see_each_other(groups: int, cuts: tuple[int, ...]) -> None:
     """Each is as if alone, in values and gradients, though what lies before is huge, with any decay where it begins."""
     *given, state = inputs(160, groups=groups)
@@ -160,7 +162,7 @@ def test_nothing_as_large_as_n_squared_or_n_states() -> None:
     leaves = inputs(2048, 32, 32, heads=1, groups=1, batch=1)
     with Largest() as largest:
         gradients(expanded_scan, leaves)
-    assert largest.elements == 2048 * expanded.CHUNK
+    assert largest.elements == 2048 * CHUNK
 
 
 def test_wrong_shapes() -> None:
@@ -179,8 +181,7 @@ def test_wrong_shapes() -> None:
             expanded_scan(*wrong)
 
 
-@pytest.mark.parametrize("n", [1, 50, 64, 200])
-@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize(("n", "groups"), [(1, 4), (50, 1), (200, 4)])
 def test_is_mamba_2_of_transformers(n: int, groups: int) -> None:
     """The same with x dt as x and A dt as log_decay; theirs computes in float32, with states of (D, K)."""
     modeling = pytest.importorskip("transformers.models.mamba2.modeling_mamba2")

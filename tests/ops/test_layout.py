@@ -14,15 +14,15 @@ REGISTERS = [16, 32]
 
 @pytest.mark.parametrize("registers", REGISTERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("d", [16, 32, 48, 64, 96, 128, 256])
-def test_sums_of_two_rows_fit_into_registers(d: int, dtype: torch.dtype, registers: int) -> None:
+def test_sums_of_two_rows_fit_into_registers(dtype: torch.dtype, registers: int) -> None:
     """A span divides a row; twice its sums, and what is added to them, are at most all registers."""
     x = torch.empty(0, dtype=dtype)
     item, register = (8 if dtype == torch.float64 else 4), (64 if registers == 32 else 32)
-    for units, rows in ((len(span(d, x)), 1), (len(pair_span(d, x, registers)), 2)):
-        assert d % (units * UNIT) == 0
-        assert units * UNIT * item <= 256
-        assert rows * max(units * UNIT * item // register, 1) <= registers // 2
+    for d in (16, 32, 48, 64, 96, 128, 256):
+        for units, rows in ((len(span(d, x)), 1), (len(pair_span(d, x, registers)), 2)):
+            assert d % (units * UNIT) == 0
+            assert units * UNIT * item <= 256
+            assert rows * max(units * UNIT * item // register, 1) <= registers // 2
 
 
 def test_spans_do_not_change_results(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,10 +31,10 @@ def test_spans_do_not_change_results(monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for registers in REGISTERS:
         monkeypatch.setattr(layout, "vector_registers", lambda registers=registers: registers)
-        for spec in ("exponential", "quadratic+cache", "order:20"):
+        for spec in ("exponential", "quadratic+cache"):
             y = mix(inputs, spec, backend="cpu")
             results.append(torch.autograd.grad(y, list(inputs.values()), torch.ones_like(y)))
-    for some, others in zip(results[:3], results[3:], strict=True):
+    for some, others in zip(results[:2], results[2:], strict=True):
         assert all(torch.equal(a, b) for a, b in zip(some, others, strict=True))
 
 

@@ -28,7 +28,7 @@ PATTERNS = [
     "binomial:4",
     operator_cases.FEW_READS,
 ]
-LENGTHS = [1, 2, 3, 17]
+LENGTHS = [1, 2, 17]
 ROUNDING = TOLERANCE[torch.float64]
 
 
@@ -51,18 +51,19 @@ def coefficients(p: rv.Pattern, n: int) -> tuple[Tensor, Tensor | None]:
     return alpha if p.direct == "all" else alpha[..., :1], beta if p.recurrent else None
 
 
-@pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("spec", PATTERNS)
-def test_rows_are_the_dense_form(spec: str, n: int) -> None:
-    p, x = rv.pattern(spec), random(2, 3, n, 4)
-    alpha, beta = coefficients(p, n)
-    y = solve(x, p, alpha, beta)
-    a, b = reference.matrices(alpha, beta, p)
-    assert_close(y, torch.linalg.inv(torch.eye(n, dtype=x.dtype) - b) @ a @ x)
-    assert_close(y, reference.transfer(a, b) @ x)
-    assert_close(reference.transfer_by_hops(a, b).sum(0), reference.transfer(a, b))
-    assert torch.equal(a != 0, torch.from_numpy(p.mask(n, "a")).expand_as(a))
-    assert torch.equal(b != 0, torch.from_numpy(p.mask(n, "b")).expand_as(b))
+def test_rows_are_the_dense_form(spec: str) -> None:
+    p = rv.pattern(spec)
+    for n in LENGTHS:
+        x = random(2, 3, n, 4)
+        alpha, beta = coefficients(p, n)
+        y = solve(x, p, alpha, beta)
+        a, b = reference.matrices(alpha, beta, p)
+        assert_close(y, torch.linalg.inv(torch.eye(n, dtype=x.dtype) - b) @ a @ x)
+        assert_close(y, reference.transfer(a, b) @ x)
+        assert_close(reference.transfer_by_hops(a, b).sum(0), reference.transfer(a, b))
+        assert torch.equal(a != 0, torch.from_numpy(p.mask(n, "a")).expand_as(a))
+        assert torch.equal(b != 0, torch.from_numpy(p.mask(n, "b")).expand_as(b))
 
 
 @pytest.mark.parametrize("spec", PATTERNS[:-2])
@@ -80,34 +81,28 @@ def test_hop_split_follows_the_hops(spec: str) -> None:
             assert (touched[0] if touched else None) == (first if matrix[i, j] > 0 else None)
 
 
-@pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("spec", PATTERNS)
-def test_adjoint_is_autograd(spec: str, n: int) -> None:
+def test_adjoint_is_autograd(spec: str) -> None:
     p = rv.pattern(spec)
-    alpha, beta = (None if c is None else c.nan_to_num(0.5) for c in coefficients(p, n))
-    leaves = [t.requires_grad_() for t in (random(2, 3, n, 4), alpha, beta) if t is not None]
-    y = solve(leaves[0], p, *leaves[1:])
-    grad_y = random(*y.shape, seed=5)
-    expected = torch.autograd.grad(y, leaves, grad_y, materialize_grads=True)
-    inputs = [leaf.detach() for leaf in leaves]
-    found = reference.solve_adjoint(grad_y, inputs[0], y.detach(), inputs[1], *(inputs[2:] or [None]), p)
-    for mine, theirs in zip(found, expected, strict=False):
-        assert_close(mine, theirs)
+    for n in LENGTHS:
+        alpha, beta = (None if c is None else c.nan_to_num(0.5) for c in coefficients(p, n))
+        leaves = [t.requires_grad_() for t in (random(2, 3, n, 4), alpha, beta) if t is not None]
+        y = solve(leaves[0], p, *leaves[1:])
+        grad_y = random(*y.shape, seed=5)
+        expected = torch.autograd.grad(y, leaves, grad_y, materialize_grads=True)
+        inputs = [leaf.detach() for leaf in leaves]
+        found = reference.solve_adjoint(grad_y, inputs[0], y.detach(), inputs[1], *(inputs[2:] or [None]), p)
+        for mine, theirs in zip(found, expected, strict=False):
+            assert_close(mine, theirs)
 
 
 @pytest.mark.parametrize("spec", PATTERNS)
-def test_gradcheck(spec: str) -> None:
-    inputs = {name: t[:1, :1].requires_grad_() for name, t in mixer_inputs(5, 2).items()}
-
-    def run(*tensors: Tensor) -> Tensor:
-        return mix(dict(zip(inputs, tensors, strict=True)), spec)
-
-    assert torch.autograd.gradcheck(run, tuple(inputs.values()))
+def test_gated_rows_sum_to_one(spec: str) -> None:
+    for n in LENGTHS:
+        check_gated_rows(spec, n)
 
 
-@pytest.mark.parametrize("n", LENGTHS)
-@pytest.mark.parametrize("spec", PATTERNS)
-def test_gated_rows_sum_to_one(spec: str, n: int) -> None:
+def check_gated_rows(spec: str, n: int) -> None:
     """(A + B) 1 = 1 and so T 1 = 1, the first row and rows without feedback included; |y| ≤ max |x|."""
     p, inputs = rv.pattern(spec), mixer_inputs(n)
     alpha, beta = reference.gated_softmax(as_tuple(inputs), p, 0.5)
@@ -131,36 +126,22 @@ def test_signed_rows_that_sum_to_one_do_blow_up() -> None:
     assert solve(x, "first-order", alpha, beta).abs().max() > 1e6
 
 
-@pytest.mark.parametrize("spec", PATTERNS)
-def test_causality(spec: str) -> None:
-    """Changing token t changes no output before it."""
-    inputs, t = mixer_inputs(17), 9
-    before = mix(inputs, spec)
-    changed = {name: tensor.clone() for name, tensor in inputs.items()}
-    for tensor in changed.values():
-        tensor[:, :, t] = 0.123
-    after = mix(changed, spec)
-    assert torch.equal(before[:, :, :t], after[:, :, :t])
-    assert not torch.equal(before[:, :, t], after[:, :, t])
-
-
 # Special cases are identities.
 
 
-@pytest.mark.parametrize("n", LENGTHS)
-def test_attention_is_sdpa(n: int) -> None:
-    i = mixer_inputs(n)
-    expected = scaled_dot_product_attention(i["qa"], i["ka"], i["x"], is_causal=True)
-    assert_close(mix({name: i[name] for name in ("x", "qa", "ka")}, "attention"), expected)
+def test_attention_is_sdpa() -> None:
+    for n in LENGTHS:
+        i = mixer_inputs(n)
+        expected = scaled_dot_product_attention(i["qa"], i["ka"], i["x"], is_causal=True)
+        assert_close(mix({name: i[name] for name in ("x", "qa", "ka")}, "attention"), expected)
 
 
-@pytest.mark.parametrize("w", [1, 2, 5])
-def test_local_attention_is_sdpa_with_a_band(w: int) -> None:
-    n = 17
-    i = mixer_inputs(n)
-    band = torch.ones(n, n, dtype=torch.bool).tril().triu(-(w - 1))
-    expected = scaled_dot_product_attention(i["qa"], i["ka"], i["x"], attn_mask=band)
-    assert_close(mix(i, f"local:{w}"), expected)
+def test_local_attention_is_sdpa_with_a_band() -> None:
+    i, n = mixer_inputs(17), 17
+    for w in (1, 2, 5):
+        band = torch.ones(n, n, dtype=torch.bool).tril().triu(-(w - 1))
+        expected = scaled_dot_product_attention(i["qa"], i["ka"], i["x"], attn_mask=band)
+        assert_close(mix(i, f"local:{w}"), expected)
 
 
 def test_first_order_is_a_gated_scan() -> None:
@@ -184,19 +165,6 @@ def test_kth_order_is_a_linear_filter(k: int) -> None:
         y = sum(ma[c] * x[0, 0, t - c] for c in range(min(t, k) + 1))
         expected.append(y + sum((ar[c - 1] * expected[t - c] for c in range(1, min(t, k) + 1)), torch.zeros(2)))
     assert_close(solve(x, f"order:{k}", alpha, beta)[0, 0], torch.stack(expected))
-
-
-def test_dense_is_a_triangular_solve() -> None:
-    n = 17
-    i = mixer_inputs(n)
-    causal = torch.ones(n, n, dtype=torch.bool)
-    g = i["gate"].clone()
-    g[..., 0] = 0
-    a = (i["qa"] @ i["ka"].mT / 2).masked_fill(~causal.tril(), -math.inf).softmax(-1)
-    b = (i["qb"] @ i["kb"].mT / 2).masked_fill(~causal.tril(-1), -math.inf).softmax(-1).nan_to_num()
-    left = torch.eye(n, dtype=torch.float64) - g[..., None] * b
-    expected = torch.linalg.solve_triangular(left, (1 - g)[..., None] * a @ i["x"], upper=False)
-    assert_close(mix(i, "dense"), expected)
 
 
 def test_chacal_is_a_constant_gate() -> None:

@@ -10,9 +10,9 @@ import torch
 import resolvent as rv
 from resolvent.ops.cpu.plan import kernel_plan
 from resolvent.ops.rows import rows_of
-from tests.operator_cases import PATTERNS, Spec, mix, mixer_inputs
+from tests.operator_cases import SINGLE, Spec, mix, mixer_inputs
 
-EVERY = pytest.mark.parametrize("spec", [*PATTERNS, "offsets:2,5+cache"])
+EVERY = pytest.mark.parametrize("spec", SINGLE)
 
 
 @EVERY

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +40,9 @@ def _restore_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("runner")
-@pytest.mark.parametrize("cuts", CUTS, ids=str)
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_every_job_is_done_once(cuts: tuple[int, ...], count: int) -> None:
-    torch.set_num_threads(count)
-    for heads in (0, 1, 2, 12):
+def test_every_job_is_done_once() -> None:
+    for count, cuts, heads in product((1, 2, 3, 5), CUTS, (0, 1, 2, 12)):
+        torch.set_num_threads(count)
         done: Counter[int] = Counter()
         in_threads(lambda first, last, done=done: done.update(range(first, last)), heads, cuts)
         assert done == Counter(range(heads * (len(cuts) - 1)))
