@@ -125,16 +125,13 @@ def test_a_user_whom_the_system_does_not_know_needs_no_home(container: dict[str,
     """As containers have them. Without HOME `~` stays as it is, and would be made a folder right here."""
     here = tmp_path / "here"
     here.mkdir()
-    for code, home in (
-        (UNKNOWN, "/"),
-        ("import runpy; runpy.run_module('resolvent', run_name='__main__')", "relative"),
-    ):
-        command = ("-c", code, *COMPARE[2:], "--plot", str(tmp_path / "c.png"))
+    drawn = ("-c", UNKNOWN, *COMPARE[2:], "--plot", str(tmp_path / "c.png"))
+    for command, home, lines in ((drawn, "/", 2), (COMPILE, "relative", 1)):
         done = run(*command, cwd=here, **container | {"HOME": home})
         assert done.returncode == 0, done.stderr
         assert not list(here.iterdir())
         assert done.stderr.splitlines()[0].endswith(NOTICE)
-        assert len(done.stderr.splitlines()) == 2, done.stderr
+        assert len(done.stderr.splitlines()) == lines, done.stderr
 
 
 def test_a_folder_that_is_named_is_used_without_a_word(container: dict[str, str], tmp_path: Path) -> None:

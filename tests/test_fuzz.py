@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from torch import Tensor
 
 import resolvent as rv
-from fuzz import mixing, readers, runner
+from fuzz import decoding, mixing, readers, runner
 from fuzz.__main__ import main
 from fuzz.case import Case, Fuzzer, Outcome
 from fuzz.fuzzers import FILES, FUZZERS, OPERATOR
@@ -49,6 +50,8 @@ class Faulty:
 
 def test_a_wrong_gradient_is_found(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(BACKENDS, "faulty", Faulty())
+    monkeypatch.setattr(mixing, "_accepting", lambda *_: [name for name in ("torch", "faulty") if name in BACKENDS])
+    monkeypatch.setattr(mixing, "draw_call", partial(mixing.draw_call, longest=40))
     fuzzer = only(OPERATOR, "mix")
     outcome = first_finding(fuzzer, 60)
     assert "faulty: dkb[" in outcome.finding
@@ -64,6 +67,7 @@ def test_a_wrong_gradient_is_found(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 def test_a_cache_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots that are not restored."""
     monkeypatch.setattr(base, "_restored", lambda tensor, *_: tensor)
+    monkeypatch.setattr(decoding, "_BACKENDS", ["torch"])  # which compiles nothing
     outcome = first_finding(only(OPERATOR, "extend"), 200)
     assert "Difference: extend [" in outcome.finding
     assert "rewind" in outcome.finding or "detour" in outcome.finding
