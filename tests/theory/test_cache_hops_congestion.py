@@ -11,6 +11,7 @@ import pytest
 import resolvent as rv
 from resolvent.analysis.frontier import copying_bounds, fewest_hops, least_cache, least_congestion, recency_bound
 from resolvent.analysis.lower_bounds import cut_bound
+from resolvent.analysis.routing import Routing
 from resolvent.patterns import binomial
 from resolvent.patterns.strides import Integers
 from tests.oracles import least_congestion as least_by_search
@@ -242,3 +243,19 @@ def test_slots_times_congestion_of_pairs() -> None:
             union = [a | b for a, b in zip(first, later, strict=True)]
             assert held_over(first, 2) + held_over(later, 2) >= held_over(union, 2)
             assert held_over(union, 2) * load >= 1
+
+
+def test_slots_times_congestion_is_attained() -> None:
+    """A window over the first n tokens, whose last positions all later tokens read beside each other."""
+    for n, s in itertools.product((2, 3, 7, 20), range(1, 20)):
+        if s >= n:
+            continue
+
+        def reads(i: int, n: int = n, s: int = s) -> set[int]:
+            return set(range(max(i - s, 0), i)) if i < n else {*range(n - 1 - s, i)}
+
+        p = rv.explicit(reads, 2 * n)
+        paths = [[*range(i, n - 1, s), i + n] if i < n - 1 else [i, i + n] for i in range(n)]
+        assert p.slots(n) == s
+        assert rv.hops(p, 2 * n).unreachable_pairs == 0
+        assert rv.verify(p, Routing.from_paths(paths)) == least_congestion(s, n)

@@ -171,6 +171,9 @@ class Profile:
                 "",
             ),
         ]
+        if grow.basis != "not defined":
+            meaning = {"proved": "proved in docs/theory.md", "fitted": "fitted to computed values"}[grow.basis]
+            rows.append(("growth", meaning, ""))
         return [row for row in rows if row[1]]
 
     def _congestion_rows(self) -> list[tuple[str, str, str]]:

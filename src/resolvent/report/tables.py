@@ -42,6 +42,7 @@ def comparison(profiles: Sequence[Profile]) -> Table:
     notes = [
         "(least): of any pattern with as many slots that connects every pair.",
         "slots × congestion ≥ n - 1 in every row and for (least).",
+        "growth: proved in docs/theory.md, or fitted to computed values.",
         f"nearby: the largest lower bound on congestion within {NEARBY} tokens of n.",
     ]
     if any(profile.unreachable_pairs for profile in profiles):
