@@ -123,18 +123,15 @@ def check_names(values: Iterable[str], known: Iterable[str], what: str, optional
         raise SettingError(f"{what} is incomplete: expected {', '.join(missing)}, too.")
 
 
-def check_format(values: dict[str, object], name: str, versions: Iterable[int], what: str) -> int:
-    """Take `format` and `version` out of a file's values, and check them; the version."""
-    kind, version = values.pop("format", None), values.pop("version", None)
-    known = list(versions)
+def check_format(values: dict[str, object], name: str, version: int, what: str) -> None:
+    """Take `format` and `version` out of a file's values, and check them."""
+    kind, actual = values.pop("format", None), values.pop("version", None)
     if kind != name:
         raise SettingError(f"expected {what} of format '{name}', got {shortened(kind)}.")
-    if not isinstance(version, int) or isinstance(version, bool) or version not in known:
+    if type(actual) is not int or actual != version:
         raise SettingError(
-            f"expected {what} of version {' or '.join(map(str, known))}, got {shortened(version)}: "
-            "use the release that wrote it, or a newer one."
+            f"expected {what} of version {version}, got {shortened(actual)}: use the release that wrote it."
         )
-    return version
 
 
 def field_names(kind: type[DataclassInstance]) -> list[str]:

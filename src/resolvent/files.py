@@ -210,10 +210,10 @@ def closest_path(path: Path) -> str:
     """` Did you mean 'x'?` for a path that does not exist: a name like it beside it, or in the folder `runs`."""
     parent = next(folder for folder in (path.parent, *path.parents) if folder.is_dir())
     name, *rest = path.relative_to(parent).parts
-    beside = {str(parent / other.name): other.name for other in parent.iterdir()}
-    runs = Path("runs")
-    if len(path.parts) == 1 and runs.is_dir():
-        beside |= {str(runs / other.name): other.name for other in runs.iterdir()}
+    beside = {}
+    for folder in (parent, Path("runs")) if len(path.parts) == 1 else (parent,):
+        with suppress(OSError):  # missing, or not readable
+            beside |= {str(folder / other.name): other.name for other in folder.iterdir()}
     matches = difflib.get_close_matches(name, beside.values(), n=1)
     if not matches:
         return ""

@@ -80,7 +80,7 @@ def test_messages_are_short() -> None:
 def test_versions_and_rows_have_types() -> None:
     for version in (True, 1.0, "1", None, 3, [1]):
         with pytest.raises(SettingError, match="expected a thing of version 2, got"):
-            check_format({"format": "f", "version": version}, "f", (2,), "a thing")
+            check_format({"format": "f", "version": version}, "f", 2, "a thing")
     assert as_row([1.0, 2, math.inf], "a row", 2, 3) == [1, 2, math.inf]
     for row in ([math.inf, 1], [math.nan, 1], [0.5, 1], [-1, 1], [True, 1], [1, 10**30], [1], None):
         with pytest.raises(SettingError, match="expected a row to b"):

@@ -241,7 +241,7 @@ class BenchRecord:
     @classmethod
     def from_dict(cls, content: object) -> BenchRecord:
         values = as_mapping(content, "a benchmark's record")
-        check_format(values, FORMAT, (VERSION,), "a benchmark's record")
+        check_format(values, FORMAT, VERSION, "a benchmark's record")
         check_names(values, field_names(cls), "a benchmark's record", optional=())
         kind = as_text(values["kind"], "kind")
         return cls(

@@ -91,7 +91,7 @@ def read(folder: Path) -> SavedModel:
         raise FileNotFoundError(f"expected a model's folder, with {CONFIG} in it, got {path.parent}.")
     try:
         content = as_mapping(read_json(path), CONFIG)
-        check_format(content, FORMAT, (VERSION,), "a model")
+        check_format(content, FORMAT, VERSION, "a model")
         check_names(content, ("weights", "sha256", "model", "dtype"), CONFIG, optional=())
         weights, digest = (as_text(content[name], name) for name in ("weights", "sha256"))
         if Path(weights).name != weights:

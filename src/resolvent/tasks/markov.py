@@ -77,8 +77,10 @@ class Markov(Task):
         entries = max(self.hidden**2, self.hidden * self.k) if self.hidden else self.k ** (self.order + 1)
         require(entries <= _LARGEST_TABLE, f"the table of a document has {entries:,} entries: expected at most "
                 f"{_LARGEST_TABLE:,}; use a smaller k, order or hidden.")  # fmt: skip
-        require(self.vocab_size in (0, self.k), f"the vocabulary is the chain's: expected vocab_size {self.k}, "
-                f"got {self.vocab_size}.")  # fmt: skip
+        require(
+            self.vocab_size in (0, self.k),
+            f"the vocabulary is the chain's: expected vocab_size {self.k}, got {self.vocab_size}.",
+        )
         object.__setattr__(self, "vocab_size", self.k)
 
     @property

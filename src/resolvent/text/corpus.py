@@ -86,8 +86,9 @@ class Corpus:
     def split(self, name: str) -> Ids:
         """The tokens of a split, shape (tokens,), memory-mapped read-only."""
         if name not in self.counts:
-            raise TextError(f"{self.folder} has no split '{name}': expected {', '.join(self.counts)}."
-                            f"{closest(name, self.counts)}")  # fmt: skip
+            raise TextError(
+                f"{self.folder} has no split '{name}': expected {', '.join(self.counts)}.{closest(name, self.counts)}"
+            )
         if not self.counts[name].tokens:
             raise TextError(
                 f"the split '{name}' of {self.folder} is empty: too few documents for the held-out share; "

@@ -124,8 +124,9 @@ class _Request:
     def settings(self) -> PrepareSettings:
         texts, options = self.texts, self.texts.options
         tokenizer = f"{self.identity.name}:{self.identity.hash}"
-        return PrepareSettings(texts.corpus, texts.package, tokenizer, options.field, options.errors, options.held_out,
-                               self.trained)  # fmt: skip
+        return PrepareSettings(
+            texts.corpus, texts.package, tokenizer, options.field, options.errors, options.held_out, self.trained
+        )
 
     def differs(self, plan: PreparePlan) -> str | None:
         """How the settings of a plan differ from this request; None if they do not."""

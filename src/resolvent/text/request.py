@@ -47,8 +47,10 @@ class TextRequest:
             raise TextError(f"nothing to prepare: expected {', '.join(names)}, or files and folders.")
         for source in sources:
             if not named and not Path(source).exists():
-                raise TextError(f"there is no file or folder {source}, and no corpus of that name: expected "
-                                f"{', '.join(names)} or a path.{closest(str(source), names)}")  # fmt: skip
+                raise TextError(
+                    f"there is no file or folder {source}, and no corpus of that name: expected "
+                    f"{', '.join(names)} or a path.{closest(str(source), names)}"
+                )
         paths = () if named else tuple(map(Path, sources))
         return cls(named[0] if named else None, paths, replace(options, held_out=share))
 

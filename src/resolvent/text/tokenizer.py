@@ -174,8 +174,10 @@ def _path(name: str | Path) -> Path:
             "such as the one that a prepared text keeps."
         )
     if path.suffix != ".json" and not path.exists():
-        raise TextError(f"unknown tokenizer '{name}': expected {', '.join(TOKENIZERS)}, {TRAINED}TOKENS or the path of "
-                        f"a {FILE}.{closest(str(name), TOKENIZERS)}")  # fmt: skip
+        raise TextError(
+            f"unknown tokenizer '{name}': expected {', '.join(TOKENIZERS)}, {TRAINED}TOKENS or the path of "
+            f"a {FILE}.{closest(str(name), TOKENIZERS)}"
+        )
     return path
 
 

@@ -67,13 +67,14 @@ def _accuracy(model: LanguageModel, config: RunConfig, processes: Processes, _: 
     """Sequences are made on the fly, so that any number of them is a sample."""
     settings = config.train
     batches = announced(config.task.held_out(settings.seed, settings.batch, settings.eval_batches), advance)
-    return accuracy(model, batches, precision=settings.precision, processes=processes,
-                    micro_batches=settings.accumulate)  # fmt: skip
+    return accuracy(
+        model, batches, precision=settings.precision, processes=processes, micro_batches=settings.accumulate
+    )
 
 
 def _perplexity(
     model: LanguageModel, config: RunConfig, processes: Processes, quick: bool, advance: Advance
-) -> Evaluation:  # fmt: skip
+) -> Evaluation:
     settings = config.train
     batches = settings.eval_batches if quick else None
     return on_text(model, require_text(config.task), settings.batch, precision=settings.precision, batches=batches,
@@ -82,7 +83,7 @@ def _perplexity(
 
 def _documents(
     model: LanguageModel, config: RunConfig, processes: Processes, quick: bool, advance: Advance
-) -> Evaluation:  # fmt: skip
+) -> Evaluation:
     settings, task = config.train, config.task
     assert isinstance(task, Markov), task.name
     batches = announced(task.held_out(settings.seed, settings.batch, _batches(config, quick)), advance)
@@ -153,9 +154,7 @@ def _correct(
     return correct
 
 
-def _slices(
-    keys: npt.NDArray[np.int64], correct: npt.NDArray[np.bool_], one_by_one: bool
-) -> tuple[Slice, ...]:  # fmt: skip
+def _slices(keys: npt.NDArray[np.int64], correct: npt.NDArray[np.bool_], one_by_one: bool) -> tuple[Slice, ...]:
     low, high = int(keys.min()), int(keys.max())
     edges = np.arange(low, high + 2) if one_by_one else np.unique(np.linspace(low, high + 1, _BUCKETS + 1).astype(int))
     slices = []
@@ -220,9 +219,7 @@ def _hop_spectrum(model: LanguageModel, batch: Batch, hops: int) -> tuple[float,
     return tuple(spectra.double().mean(0).tolist())
 
 
-def _losses(
-    model: LanguageModel, batch: Batch, precision: str, processes: Processes, micro_batches: int
-) -> Nats:  # fmt: skip
+def _losses(model: LanguageModel, batch: Batch, precision: str, processes: Processes, micro_batches: int) -> Nats:
     """(B, N), zero where the target is ignored."""
     device = model.embedding.weight.device
     tokens, targets = (torch.from_numpy(np.ascontiguousarray(t)).to(device) for t in (batch.tokens, batch.targets))

@@ -37,9 +37,11 @@ class DivergedError(RunError):
 
 
 def train(
-    config: RunConfig, folder: Path | None = None, on_progress: OnProgress = lambda _: None,
+    config: RunConfig,
+    folder: Path | None = None,
+    on_progress: OnProgress = lambda _: None,
     control: Control | None = None,
-) -> Record:  # fmt: skip
+) -> Record:
     """Train from scratch, or resume from the checkpoint in the folder; the run's record.
 
     A finished run is not trained again: its record is read and returned, from a read-only folder, too. Of several

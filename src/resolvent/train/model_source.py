@@ -82,8 +82,10 @@ class ModelSource:
         trained = name if self.text is None else self.text.tokenizer or name
         if trained != name:
             same = trained if trained in TOKENIZERS else self.folders[0] / TOKENIZER
-            raise SettingError(f"{self.path} was trained on tokens of '{trained}', and the text has those of '{name}': "
-                               f"prepare it again with --tokenizer {same}.")  # fmt: skip
+            raise SettingError(
+                f"{self.path} was trained on tokens of '{trained}', and the text has those of '{name}': "
+                f"prepare it again with --tokenizer {same}."
+            )
 
 
 def open_model(path: str | Path) -> ModelSource:
@@ -103,8 +105,9 @@ def open_model(path: str | Path) -> ModelSource:
     latest = checkpoint.latest(run) if run.is_dir() else None
     if latest is not None:
         config = latest.run.config
-        return ModelSource(latest.path, config.model, sha256_of(latest.path), lambda: _of_checkpoint(run, config.model),
-                           config, (run,))  # fmt: skip
+        return ModelSource(
+            latest.path, config.model, sha256_of(latest.path), lambda: _of_checkpoint(run, config.model), config, (run,)
+        )
     if _is_model(path):
         return _of_transformers(path) if _kind_of_transformers(path) else _saved_model(path, path)
     if (path / metrics.FILE).is_file():

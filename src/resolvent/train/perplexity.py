@@ -52,7 +52,7 @@ def on_text(
 
 def on_last_targets(
     model: LanguageModel, text: Text, context: int, batch: int, scored: int, *, precision: str = "float32"
-) -> TextEvaluation:  # fmt: skip
+) -> TextEvaluation:
     """On held-out text, given `context` tokens of it: the targets are the same for every context.
 
     The `stride` of the evaluation is that of the windows, of which the last `scored` targets count.

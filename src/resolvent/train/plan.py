@@ -83,8 +83,9 @@ class RunPlan:
     def cost(self) -> TrainingCost:
         settings = self.config.train
         sequences = -(-settings.batch // self.processes // settings.accumulate)
-        cost = training_cost(self.config.model, self.profile, sequences, precision=settings.precision,
-                             recompute=settings.recompute)  # fmt: skip
+        cost = training_cost(
+            self.config.model, self.profile, sequences, precision=settings.precision, recompute=settings.recompute
+        )
         shards = shards_of(settings.parallel, settings.shard_group, self.processes)
         return dataclasses.replace(cost, state_bytes=cost.state_bytes // shards)
 

@@ -134,7 +134,7 @@ class Record:
     @classmethod
     def from_dict(cls, content: object) -> Record:
         values = as_mapping(content, "a run's record")
-        check_format(values, FORMAT, (VERSION,), "a run's record")
+        check_format(values, FORMAT, VERSION, "a run's record")
         check_names(values, _stored(), "a run's record", optional=_OPTIONAL)
         config = RunConfig.from_dict(as_mapping(values["config"], "config"))
         evaluation = EVALUATIONS[config.task.evaluated_on]

@@ -121,7 +121,7 @@ def latest(folder: Path) -> ShardedCheckpoint | None:
         content = as_mapping(read_json(path / STATE), "a checkpoint's state")
         digest = content.pop("sha256", None)
         expected = _digest_of(content)
-        check_format(content, FORMAT, (VERSION,), "a sharded checkpoint")
+        check_format(content, FORMAT, VERSION, "a sharded checkpoint")
         if digest != expected:
             raise ValueError("its sha256 is not the one it was written with.")
         digests = {key: as_text(value, key) for key, value in as_mapping(content.pop("files", None), "files").items()}
