@@ -177,14 +177,15 @@ DECODE: Ways = {
     "torch": {"parts": [5, 1, 1, 4]} | TORCH,
     "padded": {"parts": [9, 1, 1, 4], "start": [0, 6]},
     "grouped": {"parts": [70, *[1] * 9], "heads": (4, 2)},
+    "odd widths": {"parts": [4, *[1] * 9], "widths": (6, 8)},  # which the kernel for one token leaves to others
     "gradients": {"parts": [9, 1, 1, 4], "graph": True},
     "changes": {"parts": [1] * 9, "changes": [("snapshot",), ("reorder", [1, 0]), ("select", [1, 1]), ("clone",),
                                               ("rewind", [1, 0])]},
 }  # fmt: skip
 
 
-def _decode(name: str, dtype: torch.dtype, parts: list[int], heads: tuple[int, int] = (3, 3), start: Any = None,
-            changes: Sequence[Any] = (), graph: bool = False, **options: Any) -> Values:  # fmt: skip
+def _decode(name: str, dtype: torch.dtype, parts: list[int], heads: tuple[int, int] = (3, 3), widths: Any = (16, 16),
+            start: Any = None, changes: Sequence[Any] = (), graph: bool = False, **options: Any) -> Values:  # fmt: skip
     sizes: list[int] = []
 
     def run(t: Tensors) -> Tensor:
@@ -196,7 +197,7 @@ def _decode(name: str, dtype: torch.dtype, parts: list[int], heads: tuple[int, i
         sizes.append(decoder.nbytes)
         return torch.cat(outputs, 2)
 
-    tensors = _inputs(dtype, 2, *heads, sum(parts), 6, 8)
+    tensors = _inputs(dtype, 2, *heads, sum(parts), *widths)
     with torch.set_grad_enabled(graph):
         values = _differentiated(run, tensors) if graph else {"y": run(tensors)}
     return values | {"nbytes": sizes}
@@ -230,6 +231,7 @@ LAYER: Ways = {
     "linear": {"rope": "linear:factor=4"},
     "ntk": {"rope": "ntk:factor=8"},
     "capped": {"rope": "capped:within=5"},
+    "narrow": {"head_dim": 6},
     "wide": {"heads": 2, "head_dim": 64},
     "torch": TORCH,
 }
@@ -238,9 +240,9 @@ LAYER: Ways = {
 def _layer(name: str, dtype: torch.dtype, heads: int = 3, **options: Any) -> Values:
     """Initial parameters, output, all gradients, sequences in parts, under autocast, A and B written out."""
     patterns, _, rule = name.rpartition(" ")
-    mixer = adapters.layer(patterns.split("|"), rule, 8 * heads, heads, **options)
+    mixer = adapters.layer(patterns.split("|"), rule, 16 * heads, heads, **options)
     values: Values = {"initial": {name: p.detach().clone() for name, p in mixer.named_parameters()}}
-    mixer, x = _filled(mixer, dtype), _normal("x", 2, 21, 8 * heads).to(dtype)
+    mixer, x = _filled(mixer, dtype), _normal("x", 2, 21, 16 * heads).to(dtype)
 
     def run(t: Tensors) -> Tensor:
         return torch.func.functional_call(mixer, {name: t[name] for name in t if name != "x"}, (t["x"],))
