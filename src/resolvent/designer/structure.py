@@ -123,7 +123,6 @@ def widest_row(p: Pattern, n: int) -> int:
     return p.widest_row(n)
 
 
-@lru_cache(maxsize=1024)
 def _entries(p: Pattern, n: int) -> int:
     """Non-zeros of A and B."""
     if isinstance(p, Stage) and (size := held_size(p)) is not None:

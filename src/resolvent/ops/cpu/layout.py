@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import cache
 from itertools import accumulate
 
 import numpy as np
@@ -65,7 +65,6 @@ def vector_registers() -> int:
     return 32 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 16
 
 
-@lru_cache
 def _units(d: int, item_bytes: int, most: int = _SPAN) -> tuple[int, ...]:
     """So many bytes at most, and a divisor of d."""
     lanes = next(lanes for lanes in (64, 32, 16) if lanes == UNIT or (lanes <= most // item_bytes and d % lanes == 0))

@@ -49,7 +49,7 @@ def _run_compiled(work: BoundKernel, chunks: Chunks, scratch: Callable[[], Seque
     if team is None:
         return False
     own = [scratch() for _ in range(min(threads, len(chunks)))]  # lives until all threads are done
-    call = work.for_team(own, _packed(chunks), team.thread_number)
+    call = work.for_team(own, np.array(chunks, dtype=np.int64).tobytes(), team.thread_number)
     if call is None:
         return False
     function, data = call
@@ -87,11 +87,6 @@ def _chunks(heads: int, cuts: tuple[int, ...], threads: int) -> Chunks:
         share = done[first] + (done[-1] - done[first]) / (_ROUNDS * threads)
         edges.append(max(first + 1, int(np.searchsorted(done, share, side="right")) - 1))
     return tuple(pairwise(edges))
-
-
-@lru_cache(maxsize=64)
-def _packed(chunks: Chunks) -> bytes:
-    return np.array(chunks, dtype=np.int64).tobytes()
 
 
 def _run_in_pool(take: Callable[[], None], threads: int) -> None:
