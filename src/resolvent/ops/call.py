@@ -12,9 +12,7 @@ from resolvent.errors import shortened
 from resolvent.fields import LARGEST
 from resolvent.ops.backend import Backend, Operation, Request
 from resolvent.ops.inputs import Inputs
-from resolvent.patterns import Needs, Normalize, Pattern, PatternLike, Stage, as_pattern
-
-_LARGEST_LIVE, _LONGEST = 64, 65_536  # counted at one length: what a call runs must not depend on its own
+from resolvent.patterns import Needs, Normalize, Pattern, PatternLike, as_pattern
 
 
 class Options(NamedTuple):
@@ -90,16 +88,6 @@ def _cached(pattern: PatternLike, normalize: Normalize, tied: bool) -> Call:
     joint = normalize == "joint" and run.recurrent  # without feedback the two normalizations are one
     stages = tuple(StageCall(str(stage), stage.is_dense, stage.recurrent, joint) for stage in run.stages)
     return Call(str(run), run.has_spelling, joint, run.needs(normalize), stages)
-
-
-@lru_cache(maxsize=256)
-def has_few_alive(stage: Stage) -> bool:
-    """Whether both A and B read what is alive, and at most 64 rows are: then chunks of rows are small matrices.
-
-    Those with a diagonal A would be, too, but the kernel of their chunks spills registers as yet.
-    """
-    reads_alive = stage.recurrent and stage.direct == "all" and stage.contiguous_columns
-    return reads_alive and stage.widest_row(_LONGEST) <= _LARGEST_LIVE
 
 
 def as_operated(pattern: PatternLike, tied: bool) -> Pattern:

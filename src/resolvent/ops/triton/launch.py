@@ -23,7 +23,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -31,13 +30,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from resolvent.ops.call import has_few_alive
 from resolvent.ops.precision import compute_dtype
 from resolvent.ops.rows import Rows
 from resolvent.ops.triton.plan import TILE, BlockPlan, ChunkPlan, block_plan, chunk_plan
 from resolvent.ops.triton.sizes import Sizes, compiler_options, padded, programs_at_once, sizes_for
 
 LARGEST_SCRATCH = 4 << 30  # bytes
+_LARGEST_LIVE, _LONGEST = 64, 65_536  # counted at one length: what a call runs must not depend on its own
 _MOST_HEADS = 65_535  # of one launch
 Constants = dict[str, Any]  # numbers, flags and names of types, by the names of a kernel's arguments
 
@@ -103,7 +102,6 @@ def _element_type(name: object) -> object:
     return element
 
 
-@lru_cache(maxsize=32)
 def parameters(kernel: str) -> tuple[str, ...]:
     """The names of a kernel's arguments, from its source: Triton need not be there."""
     module, _, function = kernel.partition(".")
@@ -224,7 +222,7 @@ class Launch:
 def launch_of(x: Tensor, key_dim: int, rows: Rows) -> Launch:
     sizes = sizes_for(x.device, x.shape[-1], key_dim)
     chains = x.shape[0] * x.shape[1] * (len(rows.cuts) - 1) * -(-x.shape[-1] // sizes.channels)
-    chunked = bool(sizes.chunk) and has_few_alive(rows.pattern)
+    chunked = bool(sizes.chunk) and rows.plan(_has_few_alive)
     chunked = chunked and 4 * chains < programs_at_once(x.device)  # else the model expects steps of blocks to be faster
     if max(x.shape[-1], key_dim) > 32 and (chunked or x.dtype == torch.float32):
         sizes = replace(sizes, block=16)  # larger ones would spill registers
@@ -232,3 +230,13 @@ def launch_of(x: Tensor, key_dim: int, rows: Rows) -> Launch:
     hip = torch.version.hip is not None
     chunks = chunk_plan(rows, x.device, sizes.block, sizes.chunk) if chunked else None
     return Launch(rows, plan, sizes, x.dtype, compute_dtype(x), x.shape[-1], key_dim, hip, chunks)
+
+
+def _has_few_alive(rows: Rows) -> bool:
+    """Whether both A and B read what is alive, and at most 64 rows are: then chunks of rows are small matrices.
+
+    Those with a diagonal A would be, too, but the kernel of their chunks spills registers as yet.
+    """
+    stage = rows.pattern
+    reads_alive = stage.recurrent and stage.direct == "all" and stage.contiguous_columns
+    return reads_alive and stage.widest_row(_LONGEST) <= _LARGEST_LIVE
