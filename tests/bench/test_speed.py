@@ -95,7 +95,7 @@ def test_readme_has_a_column_for_each_pattern() -> None:
     assert table[5][1:] == table[6][1:] == ["", "3.0 (6.0)"]  # the static cache, and the default one
     assert small.shape not in table[5][0]
     assert text.startswith("Speedup on A CPU (znver4), 2 threads")
-    assert "Parameters of gpt2-125m: HF GPT-2, dynamic 124.0 M" in text
+    assert "Parameters of gpt2-125m: HF GPT-2 124.0 M" in text
 
 
 def test_figures_show_the_times() -> None:
