@@ -17,7 +17,6 @@ LARGEST = 2**62  # of any integer: what tensors and clocks hold, with room to ad
 # Annotations of fields that have bounds; `check_types` knows them by name.
 Count = int  # ≥ 0
 Positive = int  # ≥ 1
-Finite = float  # neither NaN nor infinite
 Amount = float  # finite, ≥ 0
 Share = float  # from 0 to 1
 
@@ -26,7 +25,6 @@ _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "Count": (int, "int ≥ 0"),
     "Positive": (int, "int ≥ 1"),
     "float": ((int, float), "float"),
-    "Finite": ((int, float), "a finite float"),
     "Amount": ((int, float), "a finite float ≥ 0"),
     "Share": ((int, float), "a float from 0 to 1"),
     "bool": (bool, "bool"),
@@ -55,7 +53,7 @@ def _in_bounds(value: object, name: str) -> bool:
         return True
     if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
         return False
-    if name in ("Finite", "Amount", "Share") and not math.isfinite(value):
+    if name in ("Amount", "Share") and not math.isfinite(value):
         return False
     least, most = _LEAST.get(name), 1 if name == "Share" else None
     return (least is None or value >= least) and (most is None or value <= most)

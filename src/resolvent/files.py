@@ -210,7 +210,7 @@ def closest_path(path: Path) -> str:
     """` Did you mean 'x'?` for a path that does not exist: a name like it beside it, or in the folder `runs`."""
     parent = next(folder for folder in (path.parent, *path.parents) if folder.is_dir())
     name, *rest = path.relative_to(parent).parts
-    beside = {}
+    beside: dict[str, str] = {}
     for folder in (parent, Path("runs")) if len(path.parts) == 1 else (parent,):
         with suppress(OSError):  # missing, or not readable
             beside |= {str(folder / other.name): other.name for other in folder.iterdir()}

@@ -152,8 +152,6 @@ def test_cost_by_counting() -> None:
         assert c.decode_bytes_read_per_token == pytest.approx(reads * vectors * heads * dim * 4)
         last = 1 + (p.reads(n - 1) if p.direct == "all" else 0) + (p.reads(n - 1) if p.recurrent else 0)
         assert c.decode_madds_last_token == 2 * heads * dim * last
-        # The paper's way: scores of A and B, A x, and half a square for the triangular solve.
-        assert c.dense_solve_madds_per_token == heads * dim * (3.5 * n if p.recurrent else 2 * n)
         # Kept for the backward pass: x, y and a query, a key and two numbers of a softmax per side, and the gate.
         sides = {"first-order": 0, "attention": 1, "local:8": 1}.get(spec, 2)
         assert c.training_bytes_per_token == 4 * heads * (2 * dim + sides * (2 * dim + 2) + p.recurrent)

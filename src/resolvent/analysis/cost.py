@@ -22,8 +22,7 @@ _BACKWARD = 2.5  # times the forward pass
 class Cost:
     """Cost of one layer. Multiply-adds and bytes per token are means over the n tokens.
 
-    `cache_bytes` is the size of the entire decode cache. `dense_solve_madds_per_token` is the paper's dense method, for
-    comparison: full score matrices, a full product with A and a dense triangular solve.
+    `cache_bytes` is the size of the entire decode cache.
     """
 
     rule: str
@@ -36,7 +35,6 @@ class Cost:
     decode_bytes_read_per_token: float
     cache_bytes: int
     decode_madds_last_token: int
-    dense_solve_madds_per_token: float
 
 
 def cost(
@@ -90,7 +88,6 @@ def cost(
         _slot_bytes(stage.needs(rule.normalize), heads, shared, head_dim, key_dim, item_bytes) for stage in stages
     ]
     last = 0 if rule.scan else _row_entries(run, n - 1)
-    pairs = 1 + pattern.recurrent
     return Cost(
         rule=str(rule),
         heads=heads,
@@ -106,7 +103,6 @@ def cost(
         + recent,
         cache_bytes=sum(stage.slots(n) * size for stage, size in zip(stages, slot_bytes, strict=True)) + state + recent,
         decode_madds_last_token=heads * (key_dim + head_dim) * last + work,
-        dense_solve_madds_per_token=heads * head_dim * (pairs * n + n + (n / 2 if pattern.recurrent else 0)),
     )
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Self, final
+from typing import Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -89,13 +89,8 @@ class Markov(Task):
 
     @property
     def floor(self) -> str:
-        """The reader that no model can be better than, in expectation."""
+        """The reader that no model can be better than, in expectation; of hidden chains the best one is not known."""
         return ORACLE if self.hidden else PAST
-
-    @property
-    def floor_is(self) -> Literal["the least loss", "a lower bound"]:
-        """What the floor is: of hidden chains the best reader is not known, but one that knows more than any is."""
-        return "a lower bound" if self.hidden else "the least loss"
 
     def changed(self, settings: Mapping[str, object]) -> Self:
         return super().changed({"vocab_size": 0} | dict(settings) if "k" in settings else settings)

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from resolvent.patterns import PAPER_STRUCTURES
 
-INK, PALE, RULE, EMPTY = "#1b1f24", "#6b7280", "#d5d9df", "#f1f3f5"
+INK, PALE, RULE = "#1b1f24", "#6b7280", "#d5d9df"
 GRID = "#e8eaee"
-NAVY, BLUE, ORANGE = "#3d5a80", "#7fa7d9", "#d9905b"
+NAVY, ORANGE = "#3d5a80", "#d9905b"
 A_ONLY, B_ONLY, A_AND_B = "#7aaae4", "#c9550a", "#22314d"  # apart by lightness, too: for all eyes
 
 # On light pages and on dark ones, in the order of `PAPER_STRUCTURES`, and then for others.

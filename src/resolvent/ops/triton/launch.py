@@ -51,13 +51,6 @@ class Launched:
     constants: Constants
 
     @property
-    def programs(self) -> int:
-        count = 1
-        for size in self.grid:
-            count *= size
-        return count
-
-    @property
     def named(self) -> Constants:
         """Arguments and constants by name."""
         return dict(zip(parameters(self.kernel), self.arguments, strict=False)) | self.constants
