@@ -122,7 +122,9 @@ def readme(records: Sequence[BenchRecord]) -> str:
 
 def _sizes(record: BenchRecord) -> str:
     """A sentence with the parameters of every case of a model: the shape is the same, the size is not."""
-    sizes = {m.case.partition(",")[0]: f"{m.parameters / 1e6:.1f} M" for m in record.measurements if m.parameters is not None}
+    sizes = {
+        m.case.partition(",")[0]: f"{m.parameters / 1e6:.1f} M" for m in record.measurements if m.parameters is not None
+    }
     listed = ", ".join(f"{case} {size}" for case, size in sizes.items())
     return f"\n\nParameters of {record.shape}: {listed}. `attention` is that model in the same engine."
 
