@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from resolvent.patterns import PAPER_STRUCTURES
 
-INK, PALE, RULE = "#1b1f24", "#6b7280", "#d5d9df"
+INK, PALE, RULE, EMPTY = "#1b1f24", "#6b7280", "#d5d9df", "#f1f3f5"
 GRID = "#e8eaee"
 NAVY, ORANGE = "#3d5a80", "#d9905b"
 A_ONLY, B_ONLY, A_AND_B = "#7aaae4", "#c9550a", "#22314d"  # apart by lightness, too: for all eyes
