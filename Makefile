@@ -6,7 +6,7 @@ CORE   := $(VENV)/.core
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-# Of `make fuzz`: how long, from which seed, and, for the same work everywhere, how many cases of each fuzzer instead.
+# Of `make fuzz`: how long, from which seed, and, for the same work everywhere, how many cases instead.
 SECONDS ?= 60
 SEED    ?= 0
 CASES   ?=

@@ -125,7 +125,7 @@ def draw_call(case: Case, *, longest: int = 1100, dtypes: list[torch.dtype] = DT
         option = case.choose(["plain", "plain", "joint", *["tied"] * (len(pattern.stages) == 1)])
         call.joint = option == "joint"
         if option == "tied":
-            delta = _normal(case, (heads,), torch.float64, 1.0).to(dtype)
+            delta = case.normal((heads,)).to(dtype)
             call.tensors["tied"] = case.choose([delta, delta[0]])
             if case.chance(0.3):
                 call.numbers["tied"] = float(call.tensors.pop("tied")[...].flatten()[0])
@@ -143,12 +143,12 @@ def draw_call(case: Case, *, longest: int = 1100, dtypes: list[torch.dtype] = DT
 def _draw_tensors(case: Case, call: Call, sizes: tuple[int, int, int, int, int]) -> None:
     batch, groups, n, dim, key_dim = sizes
     needs, spread = call.operated.needs("joint" if call.joint else "gate"), case.choose([0.3, 1.0, 1.0, 3.0])
-    call.tensors["x"] = lay_out(case, _normal(case, (batch, groups, n, dim), call.dtype, 1.0))
+    call.tensors["x"] = lay_out(case, case.normal((batch, groups, n, dim)).to(call.dtype))
     for side, needed in (("a", needs.a), ("b", needs.b)):
         if needed or case.chance(0.3):  # what is not used is ignored, but says how many heads there are
             for kind, count in (("q", call.heads), ("k", groups)):
-                vectors = _normal(case, (batch, count, n, key_dim), call.dtype, spread if kind == "q" else 1.0)
-                call.tensors[kind + side] = lay_out(case, vectors)
+                vectors = case.normal((batch, count, n, key_dim)) * (spread if kind == "q" else 1.0)
+                call.tensors[kind + side] = lay_out(case, vectors.to(call.dtype))
     given_heads = {call.tensors[name].shape[1] for name in ("qa", "qb") if name in call.tensors}
     if needs.gate or case.chance(0.2):
         _draw_gate(case, call, (batch, call.heads, n), needed=needs.gate)
@@ -171,8 +171,7 @@ def _draw_gate(case: Case, call: Call, shape: tuple[int, int, int], *, needed: b
     )
     if not needed:
         sizes = shape
-    generator = torch.Generator().manual_seed(case.random.getrandbits(60))
-    gate = torch.rand(sizes, dtype=torch.float64, generator=generator).clamp(min=least)
+    gate = torch.rand(sizes, dtype=torch.float64, generator=case.generator()).clamp(min=least)
     if case.chance(0.2):
         gate = torch.where(gate < 0.3, least, torch.where(gate > 0.7, 1.0, gate))
     finer = call.dtype in (torch.bfloat16, torch.float16) and case.chance(0.5)
@@ -197,11 +196,6 @@ def spoil_padding(call: Call) -> None:
         if full and 0 not in [s for s, size in zip(t.stride(), t.shape, strict=True) if size > 1]:
             for b, start in enumerate(call.starts):
                 t[b, :, :start] = math.nan
-
-
-def _normal(case: Case, shape: tuple[int, ...], dtype: torch.dtype, spread: float) -> Tensor:
-    generator = torch.Generator().manual_seed(case.random.getrandbits(60))
-    return (spread * torch.randn(shape, dtype=torch.float64, generator=generator)).to(dtype)
 
 
 def lay_out(case: Case, t: Tensor) -> Tensor:

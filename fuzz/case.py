@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
+
+import torch
+from torch import Tensor
 
 T = TypeVar("T")
 
@@ -16,10 +20,10 @@ class Difference(AssertionError):  # noqa: N818  # a finding, not an error of th
 
 
 class Case:
-    """All that is random in a case follows from (seed, fuzzer, index); text seeds give the same on every machine."""
+    """All that is random in a case follows from (seed, index); text seeds give the same on every machine."""
 
-    def __init__(self, seed: int, fuzzer: str, index: int) -> None:
-        self.random = random.Random(f"{seed}/{fuzzer}/{index}")
+    def __init__(self, seed: int, index: int) -> None:
+        self.random = random.Random(f"{seed}/operator/{index}")
         self.counts: Counter[str] = Counter()
         self.facts: dict[str, object] = {}
 
@@ -38,6 +42,21 @@ class Case:
         cuts = sorted(self.integer(0, n) for _ in range(self.choose([0, 1, 1, 2, 3, 6])))
         return [after - before for before, after in zip([0, *cuts], [*cuts, n], strict=True)]
 
+    def generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.random.getrandbits(60))
+
+    def normal(self, shape: Sequence[int]) -> Tensor:
+        return torch.randn(tuple(shape), dtype=torch.float64, generator=self.generator())
+
+    @contextmanager
+    def threads(self) -> Iterator[None]:
+        """One, or some: with more threads than heads, kernels divide the channels of a head."""
+        torch.set_num_threads(self.choose([1, 1, 1, 2, 4]))
+        try:
+            yield
+        finally:
+            torch.set_num_threads(1)
+
     def count(self, what: str, number: int = 1) -> None:
         self.counts[what] += number
 
@@ -46,28 +65,12 @@ class Case:
         self.facts |= facts
 
 
-Kind = Callable[[Case], None]
+Kinds = Mapping[str, tuple[Callable[[Case], None], int]]  # of cases, each with its weight
 
 
-def nothing() -> None:
-    """No preparation."""
-
-
-@dataclass(frozen=True)
-class Fuzzer:
-    """Kinds of cases under one name, each with its weight. Every exception of a case is a finding.
-
-    `prepare` makes what all cases share; it is called before each of them, and its time is not theirs.
-    """
-
-    name: str
-    kinds: Mapping[str, tuple[Kind, int]]
-    prepare: Callable[[], None] = nothing
-
-    def kind(self, case: Case) -> str:
-        """The first choice of every case, so that it is known without running it."""
-        names = list(self.kinds)
-        return case.random.choices(names, [self.kinds[name][1] for name in names])[0]
+def kind_of(case: Case, kinds: Kinds) -> str:
+    """The first choice of every case, so that it is known without running it."""
+    return case.random.choices(list(kinds), [weight for _, weight in kinds.values()])[0]
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def exactly(
     """What `run` gives in float64, and again with all inputs slightly changed."""
     doubles = {name: t.detach().double() for name, t in tensors.items()}
     values = differentiate(run, doubles, weights, wanted)
-    generator = torch.Generator().manual_seed(case.random.getrandbits(60))
+    generator = case.generator()
     moved = {name: _moved(name, t, generator) for name, t in doubles.items()}
     other = differentiate(run, moved, weights, wanted)
     changes = {name: (other[name] - t).abs() / _STEP for name, t in values.items()}

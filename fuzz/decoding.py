@@ -12,7 +12,6 @@ import resolvent as rv
 from fuzz.calls import Call, draw_call
 from fuzz.case import Case, Difference
 from fuzz.compare import Exact, Tensors, exactly
-from fuzz.threads import threads
 from resolvent.ops import Cache
 from resolvent.ops.cache.stages import stage_caches
 
@@ -54,9 +53,9 @@ def extend(case: Case) -> None:
     case.say(backend=backend, wanted=wanted, **options, steps=log)
     leaves = {name: t.detach().requires_grad_(name in wanted) for name, t in call.tensors.items()}
     session = _Session(call, cache, list(range(call.batch)), backend, [])
-    with torch.set_grad_enabled(bool(wanted)), threads(case):
+    with torch.set_grad_enabled(bool(wanted)), case.threads():
         _drive(case, session, leaves, log)
-    weights = {i: _normal(case, y) for i, (*_, y) in enumerate(session.outputs)}
+    weights = {i: case.normal(y.shape) for i, (*_, y) in enumerate(session.outputs)}
 
     def total(pieces: list[Tensor]) -> Tensor:
         return torch.stack([(weights[i].to(y.dtype) * y).sum() for i, y in enumerate(pieces)]).sum()[None]
@@ -211,8 +210,3 @@ def _padded(t: Tensor, length: int) -> Tensor:
     """(H, count, D) or (H, count) with zeros before it."""
     missing = length - t.shape[1]
     return t if not missing else pad(t, (0, 0, missing, 0) if t.ndim == 3 else (missing, 0))
-
-
-def _normal(case: Case, like: Tensor) -> Tensor:
-    generator = torch.Generator().manual_seed(case.random.getrandbits(60))
-    return torch.randn(like.shape, dtype=torch.float64, generator=generator)

@@ -20,10 +20,10 @@ def mixer(case: Case) -> None:
     """Definition and gradients; packed, padded and decoded in parts."""
     layer = _draw_mixer(case)
     n, batch = case.choose([1, 2, 5, 17, 30, 66]), case.integer(1, 3)
-    u = _normal(case, (batch, n, layer.layer.dim))
+    u = case.normal((batch, n, layer.layer.dim))
     case.say(batch=batch, n=n)
     parameters = dict(layer.named_parameters())
-    weights = _normal(case, (batch, n, layer.layer.dim))
+    weights = case.normal((batch, n, layer.layer.dim))
     exact = exactly(case, lambda t: expected(layer, t["u"]), {"u": u}, weights, ["u"])
     if exact.useless:
         case.count("skipped")
@@ -141,8 +141,3 @@ def _draw_config(case: Case) -> ModelConfig:
 
 def _close(found: Tensor, wished: Tensor, name: str, sensitivity: float) -> None:
     Exact({name: wished.detach().double()}, {name: sensitivity}).check(name, found, found.dtype, "layer", DEEP)
-
-
-def _normal(case: Case, shape: tuple[int, ...]) -> Tensor:
-    generator = torch.Generator().manual_seed(case.random.getrandbits(60))
-    return torch.randn(shape, dtype=torch.float64, generator=generator)

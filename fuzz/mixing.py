@@ -13,7 +13,6 @@ from fuzz.calls import LENGTHS, Call, draw_call, lay_out
 from fuzz.case import Case, Difference
 from fuzz.compare import Tensors, differentiate, exactly
 from fuzz.patterns import draw_pattern
-from fuzz.threads import threads
 from resolvent.ops.backend import Request
 from resolvent.ops.registry import BACKENDS
 
@@ -31,7 +30,7 @@ def mix(case: Case) -> None:
         return
     before = {name: t.clone() for name, t in call.tensors.items()}
     for backend in _accepting(call.drawn.pattern, "mix", call.joint, call.n, call.batch * call.heads):
-        with threads(case):
+        with case.threads():
             tensors, dtype = call.tensors, call.dtype
             if backend == "reference":  # the definition itself, in float64
                 tensors, dtype = {name: t.double() for name, t in tensors.items()}, torch.float64
@@ -61,7 +60,7 @@ def solve(case: Case) -> None:
     sets = drawn.a(n), drawn.b(n)
     widths = {name: max(map(len, each)) for name, each in zip(("alpha", "beta"), sets, strict=True)}
     gain = case.choose([0.3, 0.8, 1.0, 1.5])  # of feedback: beyond one, outputs may grow with every token
-    generator = torch.Generator().manual_seed(case.random.getrandbits(60))
+    generator = case.generator()
 
     def normal(*columns: int, size: float = 1.0) -> Tensor:
         t = torch.randn(batch, heads, n, *columns, dtype=torch.float64, generator=generator)
@@ -108,8 +107,7 @@ def _weights(case: Case, shape: tuple[int, ...]) -> Tensor | None:
     """Of the outputs in what is differentiated; None is a sum, whose gradient is one number for all."""
     if case.chance(0.15):
         return None
-    generator = torch.Generator().manual_seed(case.random.getrandbits(60))
-    return lay_out(case, torch.randn(shape, dtype=torch.float64, generator=generator))
+    return lay_out(case, case.normal(shape))
 
 
 def _accepting(pattern: rv.Pattern, operation: str, joint: bool, n: int, heads: int) -> list[str]:

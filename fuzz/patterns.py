@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import resolvent as rv
 from fuzz.case import Case
 from resolvent.patterns import FAMILIES, Stage
-from tests.oracles import STRIDES, cache_efficient_sets, strides_below, translation_invariant_sets
+from tests.oracles import STRIDES, cache_efficient_sets, fenwick_rows, strides_below, translation_invariant_sets
 
 Sets = list[set[int]]
 MOST_TOKENS = 1200  # of a table: no case is longer
@@ -71,7 +71,7 @@ def _draw_stage(case: Case) -> _DrawnStage:
         stage = _stage(f"binomial:{size}{',lazy' * lazy}")
         plain = _DrawnStage(stage, lambda n: _binomial_sets(size, n, lazy=lazy))
     elif family == "fenwick":
-        plain = _DrawnStage(_stage(family), _fenwick_sets)
+        plain = _DrawnStage(_stage(family), fenwick_rows)
     else:
         plain = _strided(case, family)
     stage = plain.stage
@@ -112,12 +112,6 @@ def _listed(case: Case, *, bounded: bool) -> _DrawnStage:
 
     (stage,) = rv.explicit(lambda i: list(row(i)), MOST_TOKENS if bounded else None).stages
     return _DrawnStage(stage, lambda n: [row(i) for i in range(n)])
-
-
-def _fenwick_sets(n: int) -> Sets:
-    """Counted from 1, node j sums up as many tokens as the largest power of two that divides it, and lives as long."""
-    lives = [max(2**k for k in range(64) if (j + 1) % 2**k == 0) for j in range(n)]
-    return [{j for j in range(i) if i - j <= lives[j]} for i in range(n)]
 
 
 def _binomial_sets(size: int, n: int, *, lazy: bool) -> Sets:

@@ -1,36 +1,25 @@
-"""The fuzzers find faults that are put there, and say how to repeat them."""
+"""The fuzzer finds faults that are put there, and says how to repeat them."""
 
-import json
 import os
 import signal
 import warnings
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 from torch import Tensor
 
-import resolvent as rv
-from fuzz import decoding, mixing, readers, runner
-from fuzz.__main__ import main
-from fuzz.case import Case, Fuzzer, Outcome
-from fuzz.fuzzers import FILES, FUZZERS, OPERATOR
-from fuzz.mutate import damage, distort, dump
-from fuzz.permitted import permitted
-from fuzz.runner import Report, run, run_case
+from fuzz import decoding, mixing
+from fuzz.__main__ import KINDS, main
+from fuzz.case import Case, Kinds, Outcome, kind_of
+from fuzz.runner import Report, run_case
 from resolvent.ops import portable
 from resolvent.ops.cache import base
 from resolvent.ops.registry import BACKENDS
 
 
-def only(fuzzer: Fuzzer, kind: str) -> Fuzzer:
-    """The same cases of one kind, without files to prepare."""
-    return Fuzzer(fuzzer.name, {kind: fuzzer.kinds[kind]})
-
-
-def first_finding(fuzzer: Fuzzer, among: int) -> Outcome:
-    outcomes = (run_case(fuzzer, 0, index) for index in range(among))
+def first_finding(kinds: Kinds, among: int) -> Outcome:
+    outcomes = (run_case(kinds, 0, index) for index in range(among))
     return next(outcome for outcome in outcomes if outcome.finding)
 
 
@@ -52,50 +41,31 @@ def test_a_wrong_gradient_is_found(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setitem(BACKENDS, "faulty", Faulty())
     monkeypatch.setattr(mixing, "_accepting", lambda *_: [name for name in ("torch", "faulty") if name in BACKENDS])
     monkeypatch.setattr(mixing, "draw_call", partial(mixing.draw_call, longest=40))
-    fuzzer = only(OPERATOR, "mix")
-    outcome = first_finding(fuzzer, 60)
+    kinds = {"mix": (mixing.mix, 1)}
+    outcome = first_finding(kinds, 60)
     assert "faulty: dkb[" in outcome.finding
     assert "pattern: " in outcome.finding
-    command = Report("operator", 0).command(outcome)
-    assert command == f"python -m fuzz operator --seed 0 --case {outcome.index}"
-    assert main(command.split()[3:], {"operator": fuzzer}) == 1
+    command = Report(0).command(outcome)
+    assert command == f"python -m fuzz --seed 0 --case {outcome.index}"
+    assert main(command.split()[3:], kinds) == 1
     assert outcome.finding.splitlines()[0] in capsys.readouterr().out
     monkeypatch.delitem(BACKENDS, "faulty")
-    assert main(command.split()[3:], {"operator": fuzzer}) == 0
+    assert main(command.split()[3:], kinds) == 0
 
 
 def test_a_cache_that_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots that are not restored."""
     monkeypatch.setattr(base, "_restored", lambda tensor, *_: tensor)
     monkeypatch.setattr(decoding, "_BACKENDS", ["torch"])  # which compiles nothing
-    outcome = first_finding(only(OPERATOR, "extend"), 200)
+    outcome = first_finding({"extend": (decoding.extend, 1)}, 200)
     assert "Difference: extend [" in outcome.finding
     assert "rewind" in outcome.finding or "detour" in outcome.finding
 
 
-def test_a_reader_with_a_foreign_exception_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "read_records", lambda _: {}["batch"])
-    assert run_case(only(FILES, "record"), 0, 0).finding.startswith("KeyError: 'batch'")
-
-
-def test_what_counts_is_who_raises() -> None:
-    """A ValueError of the package's own `raise` is permitted; one that Python raises inside the package is not."""
-    made: dict[str, Any] = {}
-    code = "def own(): raise ValueError('expected a size')\ndef foreign(): int('x')"
-    exec(compile(code, str(Path(rv.__file__).parent / "made_up.py"), "exec"), made)
-    with permitted(ValueError) as result:
-        made["own"]()
-    assert result.refused
-    with pytest.raises(ValueError, match="invalid literal"), permitted(ValueError):
-        made["foreign"]()
-    with pytest.raises(KeyError), permitted(ValueError):
-        raise KeyError
-
-
 def test_a_case_follows_from_seed_and_index() -> None:
     def facts(seed: int, index: int) -> str:
-        case = Case(seed, "operator", index)
-        kind = OPERATOR.kind(case)
+        case = Case(seed, index)
+        kind = kind_of(case, KINDS)
         call = mixing.draw_call(case)
         values = {name: t.double().nan_to_num().sum().item() for name, t in call.tensors.items()}
         return f"{kind} {values} { {name: str(fact) for name, fact in case.facts.items()} }"
@@ -104,19 +74,8 @@ def test_a_case_follows_from_seed_and_index() -> None:
     assert len({facts(seed, index) for seed in (1, 2) for index in range(5)}) == 10
 
 
-def test_a_case_that_never_ends_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless(_: Case) -> None:
-        while True:
-            pass
-
-    monkeypatch.setattr(runner, "CPU_SECONDS", 0.1)
-    outcome = run_case(Fuzzer("operator", {"endless": (endless, 1)}), 0, 0)
-    assert outcome.finding.startswith("TooSlow: more than 0.1 seconds of CPU time")
-    assert signal.getitimer(signal.ITIMER_PROF)[0] == 0
-
-
 def test_a_warning_is_found() -> None:
-    noisy = Fuzzer("operator", {"noisy": (lambda _: warnings.warn("overflow", RuntimeWarning, stacklevel=1), 1)})
+    noisy = {"noisy": (lambda _: warnings.warn("overflow", RuntimeWarning, stacklevel=1), 1)}
     assert run_case(noisy, 0, 0).finding.startswith("RuntimeWarning: overflow")
 
 
@@ -130,36 +89,21 @@ def broken(case: Case) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_run_reports_all_and_goes_on_after_a_crash(capsys: pytest.CaptureFixture[str]) -> None:
+def never(_: Case) -> None:
+    raise AssertionError
+
+
+def test_a_run_reports_all_and_goes_on_after_a_crash(capfd: pytest.CaptureFixture[str]) -> None:
     """The second child counts its calls anew: it fails in its second case, too."""
-    fuzzers = {"files": Fuzzer("files", {"reader": (broken, 1)})}
-    assert main(["--seed", "7", "--cases", "5", "--json"], fuzzers) == 1
-    out, err = capsys.readouterr()
-    (report,) = json.loads(out)
-    assert [(f["case"], f["kind"]) for f in report["findings"]] == [(1, "reader"), (2, "crash"), (4, "reader")]
-    assert "exit code -9" in report["findings"][1]["finding"]
-    assert (report["cases"], report["counts"]) == ({"reader": 4, "crash": 1}, {"steps": 8})
-    assert "seed 7" in err
-    assert "finding: python -m fuzz files --seed 7 --case 1\nKeyError: 'vocab_size'" in err
-    assert "5 cases (1 crash, 4 reader), 8 steps, 3 findings" in err
+    assert main(["--seed", "7", "--cases", "5"], {"broken": (broken, 1)}) == 1
+    out = capfd.readouterr().out
+    assert "finding: python -m fuzz --seed 7 --case 1\nKeyError: 'vocab_size'" in out
+    assert "finding: python -m fuzz --seed 7 --case 2\nthe process ended" in out
+    assert "finding: python -m fuzz --seed 7 --case 4\nKeyError: 'vocab_size'" in out
+    assert out.endswith("seed 7: 5 cases (4 broken, 1 crash), 8 steps, 3 findings\n")
 
 
-def test_only_some_kinds() -> None:
-    wanted = {kind for fuzzer in FUZZERS.values() for kind in fuzzer.kinds}
-    assert len(wanted) == sum(len(fuzzer.kinds) for fuzzer in FUZZERS.values())  # `--only` names them without a fuzzer
-    light = Fuzzer("files", {kind: FILES.kinds[kind] for kind in ("size", "rule")})
-    report = run(light, 3, lambda report: report.cases.total() < 4, ("size",))
-    assert report.cases == {"size": 4}
-    with pytest.raises(SystemExit):
-        main(["operator", "--only", "size"])
-
-
-def test_damage_is_damage() -> None:
-    """Values and bytes change, what was given does not; JSON of any depth can be written."""
-    values = {"a": [1, 2, {"b": None}], "c": "text"}
-    before = json.dumps(values)
-    changed = {dump(distort(Case(0, "x", i), values)) for i in range(800)}
-    assert json.dumps(values) == before
-    assert len(changed) > 50
-    assert any(content.count(b"[") > 1000 for content in changed)
-    assert len({damage(Case(0, "x", i), b"some bytes") for i in range(50)}) > 30
+def test_only_some_kinds(capfd: pytest.CaptureFixture[str]) -> None:
+    kinds = {"mix": (never, 1), "counted": (partial(Case.count, what="steps"), 1)}
+    assert main(["--seed", "3", "--cases", "4", "--only", "counted"], kinds) == 0
+    assert capfd.readouterr().out == "seed 3: 4 cases (4 counted), 4 steps, 0 findings\n"

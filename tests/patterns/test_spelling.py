@@ -1,6 +1,7 @@
 """One spelling everywhere: what can be written, and what is said when it cannot."""
 
 import pickle
+import random
 
 import numpy as np
 import pytest
@@ -128,6 +129,54 @@ def test_messages_are_short_however_long_the_spelling(start: str) -> None:
         with pytest.raises(rv.PatternError) as caught:
             rv.pattern(start + end)
         assert len(str(caught.value)) < 400
+
+
+def test_random_spellings_are_refused_or_mean_what_they_say() -> None:
+    """Expressions, lists and modifiers at random: `PatternError`, or a pattern whose spelling is that pattern."""
+    draw, read = random.Random(0), 0
+    terms = [
+        "k",
+        "1",
+        "2",
+        "3",
+        "0",
+        "-1",
+        "9" * 25,
+        "2**62",
+        "k**2",
+        "2**k",
+        "k%3",
+        "True",
+        "1.5",
+        "٣",
+        "min(k, 3)",
+        "",
+    ]
+
+    def expression(depth: int) -> str:
+        if not depth:
+            return draw.choice(terms)
+        left, right = expression(depth - 1), expression(draw.randrange(depth))
+        return f"{left}{draw.choice(['+', '+', '*', '-', '//', '%', '**', '/', '<<'])}{right}"
+
+    for _ in range(3000):
+        numbers = [draw.choice([str(draw.randint(1, 99)), "0", "007", "1_000", "9" * 40, "²"]) for _ in range(2)]
+        sources = [f"stride:k+{expression(draw.randint(0, 2))}", f"offsets:{','.join(numbers)}", "fenwick", "dense"]
+        first = draw.choice([*sources, f"local:{numbers[0]}", f"binomial:{numbers[0]}", "exponential"])
+        text = first + draw.choice(["", "", "+cache", "+diagonal", "+attention", "+Cache", "/order:2", "/"])
+        try:
+            p = rv.pattern(text)
+            p.sources(200)
+        except PatternError:
+            continue
+        read += 1
+        assert rv.pattern(p.spelling) == p, text
+        for i in (0, 1, 5, 37):
+            sources = p.sources(i).tolist()
+            assert sources == sorted(set(sources)), text
+            assert all(0 <= j < i and p.allows(i, j) for j in sources), text
+            assert p.reads(i) == len(sources), text
+    assert read > 500
 
 
 def test_powers_of_minus_one_never_grow() -> None:
