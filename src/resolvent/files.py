@@ -90,7 +90,6 @@ def atomic_write(path: Path, *, fixed_name: bool = False) -> Iterator[Path]:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove temporary files of processes that no longer exist."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.????????"):
         pid = leftover.name.split(".")[-2]
         if pid.isdecimal() and leftover not in _ACTIVE and not _is_other_process(int(pid)):

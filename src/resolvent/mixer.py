@@ -236,7 +236,6 @@ def _head_sizes(dim: int, heads: int, head_dim: int | None, kv_heads: int | None
 
 
 def _patterns(pattern: PatternLike | Sequence[PatternLike], heads: int) -> tuple[Pattern, ...]:
-    """One for each head."""
     if isinstance(pattern, str | Pattern) or callable(pattern):
         return (as_pattern(pattern),) * heads
     if len(pattern) != heads:

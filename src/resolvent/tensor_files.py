@@ -79,7 +79,6 @@ def read_header(path: Path, advice: str) -> TensorFile:
 
 
 def _header_bytes(file: BinaryIO, size: int) -> tuple[bytes, int]:
-    """The header, and how many bytes follow it."""
     length = int.from_bytes(file.read(_LENGTH), "little")
     if size < _LENGTH or length > size - _LENGTH:
         raise ValueError(f"expected a header of {length:,} bytes, got a file of {size:,}")

@@ -142,5 +142,4 @@ def _slot_bytes(needs: Needs, heads: int, shared: int, head_dim: int, key_dim: i
 
 
 def _row_entries(pattern: Pattern, i: int) -> int:
-    """The number of non-zeros of A and B in row i."""
     return 1 + sum(stage.reads(i) * ((stage.direct == "all") + stage.recurrent) for stage in pattern.stages)

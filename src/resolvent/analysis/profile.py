@@ -147,7 +147,6 @@ class Profile:
         )
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        """What it is, its value, and how that grows."""
         grow, least, layer = self.growth, self.least, self.cost
         hop_text = f"{self.max_hops:,} at most, {self.mean_hops:,.2f} on average"
         if self.unreachable_pairs:

@@ -229,5 +229,4 @@ def _measurement(
 
 
 def _prompt(n: int) -> Tensor:
-    """Of tokens that every vocabulary has."""
     return torch.arange(n)[None] % 97

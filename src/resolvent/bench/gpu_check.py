@@ -253,7 +253,6 @@ def _decode_checks(spec: str, n: int, d: int, device: torch.device) -> Iterator[
 
 
 def _with_gradients(run: Callable[[dict[str, Tensor]], Tensor], inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The outputs, and gradients of a fixed functional of them."""
     leaves = {name: t.detach().clone().requires_grad_() for name, t in inputs.items()}
     y = run(leaves)
     weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y.device, y.dtype)

@@ -109,7 +109,6 @@ def bench_training(
 
 
 def _trainees(shapes: Sequence[ModelConfig], longest: int, against: bool) -> tuple[list[Trainee], list[Missing]]:
-    """Attention, GPT-2 if there is one, and the patterns."""
     trainees, missing = [], []
     for config in shapes:
         model = LanguageModel.seeded(config, 0)

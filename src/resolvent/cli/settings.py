@@ -69,7 +69,6 @@ class RunOptions:
         return dataclasses.replace(config, model=source.config, train=settings)
 
     def _preset(self, file: ConfigFile) -> RunConfig:
-        """The preset's settings for the task."""
         from resolvent.studies import incontext, table1
         from resolvent.studies.language import presets
 

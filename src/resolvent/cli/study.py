@@ -86,8 +86,6 @@ _FINISHED = Annotated[bool, typer.Option("--finished", help="Train nothing: repo
 
 
 def _command(each: Study) -> Callable[..., None]:
-    """The command of a study, with the options it takes."""
-
     def command(*, jobs: int | None, on: str, as_json: bool, only_finished: bool, **options: Any) -> None:
         options["changes"] = options["changes"] or ()
         selection = Selection(**options)

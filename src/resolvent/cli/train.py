@@ -113,7 +113,6 @@ def train_model(
 
 
 def _summary(record: Record) -> str:
-    """A record in one line."""
     speed = f"{record.tokens_per_second:,.0f} tokens/s"
     return f"{record.evaluation}, after {record.steps:,} steps in {record.seconds:.0f} s ({speed})"
 

@@ -66,7 +66,6 @@ class DistanceCoefficients(GroupedCoefficients):
             yield a, b
 
     def _queries_and_keys(self, u: Tensor, positions: Positions, dtype: torch.dtype) -> dict[str, Tensor]:
-        """Of all heads, (B, heads, N, D')."""
         batch, n = u.shape[:2]
         vectors: dict[str, Tensor] = {}
         for side in self.sides:

@@ -78,5 +78,4 @@ class SoftmaxCoefficients(GroupedCoefficients):
 
 
 def _sizes(group: HeadGroup) -> list[int]:
-    """Heads of the queries and keys that a group needs."""
     return [group.count, group.kv_count] * (group.needs.a + group.needs.b)

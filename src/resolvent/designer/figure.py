@@ -71,7 +71,6 @@ def _note(
     align: str = "left",
     coordinates: str = "data",
 ) -> None:
-    """A few words beside a point, `shift` away from it."""
     axes.annotate(
         text, point, xycoords=coordinates, xytext=shift, textcoords="offset points", ha=align, fontsize=8.5, color=color
     )

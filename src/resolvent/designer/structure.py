@@ -124,7 +124,6 @@ def widest_row(p: Pattern, n: int) -> int:
 
 
 def _entries(p: Pattern, n: int) -> int:
-    """Non-zeros of A and B."""
     if isinstance(p, Stage) and (size := held_size(p)) is not None:
         held = min(size, n - 1)
         reads = held * n - held * (held + 1) // 2

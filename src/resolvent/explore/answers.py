@@ -102,7 +102,6 @@ def reads_of(stage: Stage, n: int) -> npt.NDArray[np.bool_]:
 
 
 def _names(p: Pattern) -> list[str]:
-    """What the cache of each stage is of."""
     return ["inputs, for A", "outputs, for B"] if len(p.stages) > 1 else [""]
 
 

@@ -67,7 +67,6 @@ def _questions(spellings: Sequence[str], n: int, targets: Sequence[int]) -> Iter
 
 
 def _address(name: str, question: dict[str, str]) -> str:
-    """As `URLSearchParams` writes it."""
     return f"{name}?{urlencode(question, safe='*')}".replace("~", "%7E")
 
 

@@ -83,7 +83,6 @@ def command(variants: Sequence[KernelVariant]) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """The one here, in which the same modules are paths."""
     paths = [path for path in sys.path if path] + [str(Path(__file__).parents[2])]
     return quiet_environment() | {"PYTHONPATH": os.pathsep.join(paths)}
 

@@ -185,7 +185,6 @@ def inspect(model: LanguageModel, tokens: list[int], layer: int = 0, head: int =
 
 
 def _weights_of_head(groups: list[Weights], head: int) -> tuple[Weights, int]:
-    """The group that a head is in, and its number there."""
     heads = sum(group.heads for group in groups)
     if not 0 <= head < heads:
         raise ValueError(f"expected a head from 0 to {heads - 1}, got {head}.")

@@ -116,7 +116,6 @@ def read(folder: Path) -> SavedModel:
 
 
 def _check_tables(config: ModelConfig) -> None:
-    """What is written can be read again."""
     patterns = {pattern for layer in range(config.layers) for pattern in config.patterns_of(layer)}
     stages = [stage for pattern in patterns for stage in pattern.stages]
     check_tables(stage.rows for stage in stages if isinstance(stage, Explicit) and isinstance(stage.rows, Table))
@@ -126,7 +125,6 @@ def _check_tables(config: ModelConfig) -> None:
 
 
 def _one_dtype(tensors: Mapping[str, TensorLike], what: str) -> str:
-    """The floating dtype that all weights have."""
     names: dict[str, list[str]] = {}
     for name, t in tensors.items():
         names.setdefault(dtype_name(t), []).append(name)

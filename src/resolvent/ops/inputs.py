@@ -76,7 +76,6 @@ def checked_inputs(x: Tensor, scores: Scores, needs: Needs, pattern: str) -> Inp
 
 
 def _named(scores: Scores, needs: Needs, pattern: str) -> dict[str, Tensor]:
-    """The queries and keys that are used, by name."""
     pairs = {"a": scores.a if needs.a else None, "b": scores.b if needs.b else None}
     tensors: dict[str, Tensor] = {}
     missing = []

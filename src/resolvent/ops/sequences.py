@@ -83,7 +83,6 @@ def zero_padding(t: Tensor, starts: tuple[int, ...] | None) -> Tensor:
 
 
 def _gather_rows(t: Tensor, index: Tensor) -> Tensor:
-    """Rows of each sequence, by their (B, N) numbers."""
     return t.gather(2, index[:, None, :, None].expand(*t.shape[:2], index.shape[1], t.shape[-1]))
 
 

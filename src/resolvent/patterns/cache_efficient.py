@@ -252,7 +252,6 @@ def _ring(step: int, next_step: int | None, life: int | float) -> int | float:
 
 
 def _steps(strides: Strides, limit: int) -> tuple[Integers, Integers]:
-    """The strides f(k) < limit and their steps a_k."""
     values = strides.below(limit)
     if isinstance(strides, Contiguous):
         return values, np.broadcast_to(np.int64(1), values.shape)

@@ -157,7 +157,6 @@ def _start(cell: Cell, engine: Engine) -> Job:
 
 
 def _progress(cell: Cell) -> CellProgress:
-    """From the lines that the cell has logged."""
     logged = read_metrics(cell.folder / metrics.FILE)
     if not logged:
         return CellProgress(cell)

@@ -43,7 +43,6 @@ def page(report: StudyReport, title: str) -> str:
 
 
 def _table(table: TextTable) -> str:
-    """Names on the left, numbers on the right."""
     names = "".join(f"<th>{html.escape(name)}</th>" for name in table.head)
     body = "".join(f"<tr>{_cells(row)}</tr>" for row in table.rows)
     return f"<div class='wide'><table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>"

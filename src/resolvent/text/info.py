@@ -6,10 +6,12 @@ Reading raises a `TextError` that names the field which is missing or has the wr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Self, TypeVar, final
 
+from resolvent import untrusted
 from resolvent.errors import shortened
 from resolvent.fields import LARGEST
 from resolvent.text.files import TextError
@@ -308,6 +310,14 @@ class PrepareProgress:
             "replaced": self.replaced,
             "splits": {name: asdict(state) for name, state in self.splits.items()},
         }
+
+
+def read_if_sound(path: Path, parse: Callable[[JsonObject], _T]) -> _T | None:
+    """What an earlier process wrote; None if the file is missing or damaged, and then the work starts over."""
+    try:
+        return parse(JsonObject(untrusted.read(path)))
+    except (OSError, ValueError):  # a TextError is a ValueError
+        return None
 
 
 def require_version(content: JsonObject) -> None:

@@ -16,14 +16,13 @@ import shutil
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TypeVar, final
+from typing import final
 
 import numpy as np
 
-from resolvent import untrusted
 from resolvent.files import explain_full_disk, fsync_folder, locked
 from resolvent.text.corpus import PARTIAL, SIDECAR, Corpus
 from resolvent.text.files import BLOCK, TextError, append, blocks, write_json
@@ -31,13 +30,13 @@ from resolvent.text.ids import Ids, token_dtype
 from resolvent.text.info import (
     SPLITS,
     CorpusInfo,
-    JsonObject,
     PreparePlan,
     PrepareProgress,
     PrepareSettings,
     SplitInfo,
     SplitState,
     TokenizerInfo,
+    read_if_sound,
 )
 from resolvent.text.reading import Piece, ReadOptions, pieces
 from resolvent.text.request import OnProgress, TextRequest, TextSources, fraction_done
@@ -49,7 +48,6 @@ from resolvent.text.train_tokenizer import check_size, train_on
 SAVE_INTERVAL = 2.0  # seconds between saves: of many small sources, not each is saved
 _PLAN, _PROGRESS = "plan.json", "progress.json"
 OnMessage = Callable[[str], None]
-_T = TypeVar("_T")
 
 
 def prepare(
@@ -182,7 +180,7 @@ def _load_plan(
 ) -> PreparePlan:
     """The plan of an earlier process, if it matches the request; otherwise a new one, and everything starts over."""
     for name in (SIDECAR, _PLAN):
-        plan = _read(partial / name, PreparePlan.read)
+        plan = read_if_sound(partial / name, PreparePlan.read)
         if plan is not None:
             since = (partial / name).stat().st_mtime
             problem = request.differs(plan) or request.is_stale(plan, since, files, on_progress)
@@ -212,7 +210,7 @@ def _tokenize(
     encoder = _load_tokenizer(request, partial, on_message)
     bins, first, replaced = _resume(partial, request.identity, on_message)
     saved, done = time.monotonic(), fraction_done(sources)
-    with bins:
+    with closing(bins):
         for i in range(first, len(sources)):
             for piece in pieces(sources[i], request.texts.options):
                 bins.add(piece, encoder.encode(piece.text))
@@ -248,7 +246,7 @@ def _load_tokenizer(request: _Request, partial: Path, on_message: OnMessage) -> 
 
 def _resume(partial: Path, tokenizer: TokenizerInfo, on_message: OnMessage) -> tuple[_Bins, int, int]:
     """The token files, the sources that are done, and the characters replaced in them."""
-    progress = _read(partial / _PROGRESS, PrepareProgress.read)
+    progress = read_if_sound(partial / _PROGRESS, PrepareProgress.read)
     if progress is not None:
         try:
             bins = _Bins(partial, tokenizer, progress.splits)
@@ -259,14 +257,6 @@ def _resume(partial: Path, tokenizer: TokenizerInfo, on_message: OnMessage) -> t
             on_message(f"resuming after {tokens:,} tokens.")
             return bins, progress.sources, progress.replaced
     return _Bins(partial, tokenizer), 0, 0
-
-
-def _read(path: Path, parse: Callable[[JsonObject], _T]) -> _T | None:
-    """What an earlier process wrote; None if the file is missing or damaged, and then the work starts over."""
-    try:
-        return parse(JsonObject(untrusted.read(path)))
-    except (OSError, ValueError):  # a TextError is a ValueError
-        return None
 
 
 @final
@@ -287,12 +277,7 @@ class _Bins:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (os.O_TRUNC if state is None else 0)
         self._files = {split: os.open(path, flags, 0o666) for split, path in self._paths.items()}
 
-    def __enter__(self) -> _Bins:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         for descriptor in self._files.values():
             os.close(descriptor)
 

@@ -245,7 +245,6 @@ class _Counts:
 
 
 def _looked_up(keys: Ints, known: Ints, values: Ints) -> Ints:
-    """The value of each key; 0 for those not known."""
     at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
     return np.where(known[at] == keys, values[at], 0)
 

@@ -225,7 +225,6 @@ def _measure(source: Source) -> Source:
 
 
 def _tail_cuts(source: Source, held_out: float) -> tuple[int, int]:
-    """Where validation and test begin in a text file."""
     cuts = []
     with explain_read_errors(source.name), open_decompressed(source.path) as file:
         for fraction in (1 - 2 * held_out, 1 - held_out):

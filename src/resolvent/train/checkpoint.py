@@ -133,8 +133,6 @@ def save(path: Path, model: LanguageModel, optimizer: torch.optim.Optimizer, run
 
 @dataclass(frozen=True)
 class _Checkpoint:
-    """A file, and what was saved with its tensors."""
-
     file: TensorFile
     run: SavedRun
 

@@ -215,7 +215,6 @@ class _Trainer:
             state.solved_at = state.step
 
     def _report(self, loss: float, norm: float, evaluated: bool, on_progress: OnProgress) -> None:
-        """Log the step, and report progress."""
         settings, state, measure = self.config.train, self.state, self.config.task.measure
         rate, speed = learning_rate(settings, state.step - 1), state.tokens / state.seconds
         value = state.curve[-1].value if state.curve else None

@@ -166,7 +166,6 @@ class Record:
 
 
 def _stored() -> list[str]:
-    """The fields of a record that files have."""
     return [name for name in field_names(Record) if name != "source"]
 
 

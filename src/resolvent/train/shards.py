@@ -227,7 +227,6 @@ def _tensors(model: LanguageModel, optimizer: torch.optim.Optimizer) -> dict[str
 
 
 def _stored(path: Path) -> dict[str, TensorStorageMetadata]:
-    """What the files in a folder have of each tensor."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
     try:

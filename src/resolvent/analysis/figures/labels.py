@@ -50,7 +50,6 @@ def end_labels(axes: Axes, ends: Sequence[tuple[float, float, str, str]], *, siz
 
 
 def _height(axes: Axes, x: float, y: float) -> float:
-    """As a share of the axes, whatever their scale."""
     _, height = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
     return float(height)
 
@@ -131,7 +130,6 @@ def name_points(
 
 
 def _moved(label: Annotation, offset: Place) -> Bbox:
-    """Move a name beside its point; its extent there."""
     label.set_position(offset)
     label.set_horizontalalignment("left" if offset[0] > 0 else "right" if offset[0] < 0 else "center")
     return label.get_window_extent()

@@ -89,7 +89,6 @@ def hops(axes: Axes, p: Pattern, n: int) -> None:
 
 
 def _scale(axes: Axes, image: AxesImage, meaning: str) -> Colorbar:
-    """What colors mean, beside the panel wherever that ends."""
     bar = axes.figure.colorbar(image, cax=axes.inset_axes((1.03, 0.1, 0.04, 0.8)))
     bar.set_label(meaning, fontsize=9)
     bar.ax.tick_params(labelsize=8)
@@ -198,7 +197,6 @@ def trade_off(axes: Axes, profiles: Sequence[Profile]) -> None:
 
 
 def _corner(at: tuple[float, float], size: tuple[float, float], left: bool, up: int) -> tuple[float, float]:
-    """The lower left corner of a label beside a point."""
     return at[0] - 9 - size[0] if left else at[0] + 7, at[1] + up
 
 

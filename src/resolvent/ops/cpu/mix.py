@@ -62,7 +62,6 @@ def _used(rows: Rows) -> tuple[bool, ...]:
 
 
 def _kernels(rows: Rows) -> tuple[Kernel, Kernel]:
-    """The sweep forward, and the one back."""
     if rows.general:
         return _forward, _scatter
     if not rows.shifted:
@@ -170,8 +169,6 @@ def backward(
 
 
 class _Sweep:
-    """One call of a kernel over all sequences and heads."""
-
     def __init__(self, rows: Rows, vectors: Sequence[Tensor], scale: float) -> None:
         x, q = vectors[:2]
         self.rows, self.plan, self.x = rows, rows.plan(kernel_plan), x

@@ -109,7 +109,6 @@ def _slots_of(t: Tensor, slots: Tensor) -> Tensor:
 
 
 def _write(token: Token, new: dict[str, Tensor]) -> None:
-    """Rows (B, G, D) into the slots of their sequences."""
     batch = np.arange(len(token.inputs.x))
     writes = np.broadcast_to(token.writes, batch.shape)
     rows, into = (torch.tensor(index[writes >= 0]) for index in (batch, writes))

@@ -122,7 +122,6 @@ def backward(
 
 
 def _backward_of(own: Named, one: Launch, scale: float) -> None:
-    """All launches for one group of heads."""
     plan, known, x = one.plan, one.rows.known, own["x"]
     scratch = _feedback_scratch(one, x)
     du = own["dy"]
@@ -254,7 +253,6 @@ def _carry(kernel: str, one: Launch, first: Tensor, second: Tensor, scratch: Nam
 
 
 def _collect(one: Launch, own: Named, near: Named, extra: Named, du: Tensor) -> None:
-    """Gradients of x and of keys."""
     p = one.plan
     launch(
         "backward_pass.collect", (p.spans.shape[1], len(du)),

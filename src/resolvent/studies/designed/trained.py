@@ -92,7 +92,6 @@ def _trained(group: Sequence[Record]) -> Trained:
 
 @lru_cache(maxsize=256)
 def _theory(heads: LayerSetting, tokens: int, count: int) -> tuple[Hops, Congestion]:
-    """Over all 2n tokens of a copy, and of the copy."""
     if isinstance(heads, str):
         return hops(heads, 2 * tokens), congestion(heads, tokens)
     layer = list(heads) if len(heads) == count else [heads[0]] * count

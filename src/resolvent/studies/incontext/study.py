@@ -150,7 +150,6 @@ def _title_of(reader: str) -> str:
 
 
 def _table(group: Sequence[InContextResult]) -> TextTable:
-    """Structures, then readers."""
     floor = group[0].evaluations[0].floor
     least = next(reader.loss for reader in readers(group) if reader.name == floor)
     rows = [_row(result, group) for result in group]

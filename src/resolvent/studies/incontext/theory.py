@@ -137,7 +137,6 @@ def feedback_by_setting(groups: Groups) -> TextTable | None:
 
 
 def _spectrum(result: InContextResult) -> Floats | None:
-    """The share of T by feedback steps, mean over seeds."""
     spectra = [each.hop_spectrum for each in result.evaluations if each.hop_spectrum]
     return np.asarray(np.mean(spectra, 0)) if spectra else None
 

@@ -136,7 +136,6 @@ class TextStudy(Study):
         return list(made.values())
 
     def _pairs(self, structures: Sequence[str] | None, rules: Sequence[str] | None) -> list[tuple[str, str]]:
-        """Structures and rules, each pair once."""
         spelled = [pattern(each).spelling for each in structures or self.structures]
         beside = () if structures or rules else self.beside
         return list(dict.fromkeys([*product(spelled, rules or self.rules), *beside]))

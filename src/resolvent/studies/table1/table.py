@@ -203,7 +203,6 @@ def _milliseconds(records: Sequence[Record]) -> float:
 
 
 def _rates(records: Sequence[Record]) -> str:
-    """The learning rate of all, or of each structure."""
     rates: dict[str, set[float]] = {}
     for record in records:
         rates.setdefault(str(as_pattern(structure_of(record))), set()).add(record.config.train.learning_rate)
