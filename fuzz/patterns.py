@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import resolvent as rv
 from fuzz.case import Case
 from resolvent.patterns import FAMILIES, Stage
-from tests.oracles import STRIDES, cache_efficient_sets, fenwick_rows, strides_below, translation_invariant_sets
+from tests.oracles import (
+    STRIDES,
+    binomial_rows,
+    cache_efficient_sets,
+    fenwick_rows,
+    strides_below,
+    translation_invariant_sets,
+)
 
 Sets = list[set[int]]
 MOST_TOKENS = 1200  # of a table: no case is longer
@@ -115,27 +122,16 @@ def _listed(case: Case, *, bounded: bool) -> _DrawnStage:
 
 
 def _binomial_sets(size: int, n: int, *, lazy: bool) -> Sets:
-    """P(s, h) is P(s, h-1), whose last token then keeps a slot, and P(s-1, h) in the others; P(0, h) and P(s, 0) are
-    single tokens, which read what is held: if lazy, also what no one has written over yet.
-    """
-    sets: Sets = []
-    held: list[int] = []
+    """What is held; if lazy, also what is not written over yet: the token before takes the slot above the others."""
+    held = [{i - 1} if i else set() for i in range(n)] if size == 1 else binomial_rows(size, n)
+    if not lazy:
+        return held
     slots: dict[int, int] = {}
-
-    def write(s: int, h: int) -> Iterator[None]:
-        if not s or not h:
-            sets.append(set(slots.values() if lazy else held))
-            yield
-            return
-        yield from write(s, h - 1)
-        slots[len(held)] = len(sets) - 1
-        held.append(len(sets) - 1)
-        yield from write(s - 1, h)
-        held.pop()
-
-    for _ in write(size, n):
-        if len(sets) == n:
-            break
+    sets = []
+    for i, row in enumerate(held):
+        if i:
+            slots[len(row) - 1] = i - 1
+        sets.append(set(slots.values()))
     return sets
 
 
