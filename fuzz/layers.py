@@ -10,7 +10,6 @@ from fuzz.compare import Exact, exactly
 from fuzz.patterns import draw_pattern
 from resolvent.mixer import Mixer
 from resolvent.model import LanguageModel, ModelConfig
-from resolvent.ops import Cache
 from resolvent.rules import rule as rule_of
 from tests.mixers import RULES, expected, make
 from tests.operator_cases import DEEP
@@ -65,17 +64,8 @@ def _draw_mixer(case: Case) -> Mixer:
 
 
 def _check_sequences(case: Case, layer: Mixer, u: Tensor, exact: Exact) -> None:
-    n, batch, full = u.shape[1], u.shape[0], exact.values["y"]
-    cache: Cache | None = layer.make_cache(batch, n) if case.chance(0.5) else None
-    outputs = []
-    for part in u.split([size for size in case.splits(n) if size], 1):
-        y, cache = layer.extend(part, cache)
-        outputs.append(y)
-        if case.chance(0.3):
-            cache = cache.clone()
-        case.count("decode steps")
-    exact.check("y", torch.cat(outputs, 1), u.dtype, "extend", DEEP)
-    sensitivity = exact.sensitivity["y"]
+    n, batch, sensitivity = u.shape[1], u.shape[0], exact.sensitivity["y"]
+    exact.check("y", _in_parts(case, layer, u), u.dtype, "extend", DEEP)
     starts = [case.integer(0, n) for _ in range(batch)]
     spoiled = u.clone()
     for b, start in enumerate(starts):
@@ -89,7 +79,19 @@ def _check_sequences(case: Case, layer: Mixer, u: Tensor, exact: Exact) -> None:
     packed = layer(u, cu_seqlens=cuts)
     alone = [expected(layer, part) for part in u.split([size for size in sizes if size], 1)]
     _close(packed, torch.cat(alone, 1), f"packed at {cuts}", sensitivity)
-    assert full.shape == packed.shape
+
+
+def _in_parts(case: Case, model: Mixer | LanguageModel, u: Tensor) -> Tensor:
+    """By `extend` with a cache, which is made before or on the way, and is copied now and then."""
+    cache = model.make_cache(*u.shape[:2]) if case.chance(0.5) else None
+    outputs = []
+    for part in u.split([size for size in case.splits(u.shape[1]) if size], 1):
+        y, cache = model.extend(part, cache)
+        outputs.append(y)
+        if case.chance(0.3):
+            cache = cache.clone()
+        case.count("decode steps")
+    return torch.cat(outputs, 1)
 
 
 def model(case: Case) -> None:
@@ -104,9 +106,10 @@ def model(case: Case) -> None:
     made = lm.generate(texts, tokens, temperature=temperature, seed=3)
     with torch.no_grad():
         for b, (text, new) in enumerate(zip(texts, made, strict=True)):
-            logits = lm(torch.tensor([text + new]))[0]
-            _check_decoding(case, lm, torch.tensor([text + new]), logits)
-            ahead = logits[len(text) - 1 : -1]
+            both = torch.tensor([text + new])
+            logits = lm(both)
+            _close(_in_parts(case, lm, both), logits, "extend", 1.0)
+            ahead = logits[0, len(text) - 1 : -1]
             if temperature == 0 and not bool(
                 (ahead.gather(1, torch.tensor(new)[:, None])[:, 0] >= ahead.amax(1) - 1e-6).all()
             ):
@@ -114,15 +117,6 @@ def model(case: Case) -> None:
             alone = lm.generate([text], tokens, temperature=temperature, seed=[3 + b])[0]
             if alone != new:
                 raise Difference(f"prompt {b} alone gives {alone}, among others {new}.")
-
-
-def _check_decoding(case: Case, lm: LanguageModel, tokens: Tensor, logits: Tensor) -> None:
-    cache, outputs = None, []
-    for part in tokens.split([size for size in case.splits(tokens.shape[1]) if size], 1):
-        y, cache = lm.extend(part, cache)
-        outputs.append(y)
-        case.count("decode steps")
-    _close(torch.cat(outputs, 1)[0], logits, "extend", 1.0)
 
 
 def _draw_config(case: Case) -> ModelConfig:

@@ -117,8 +117,12 @@ def test_what_cannot_work_says_what_to_do() -> None:
     empty["attention_mask"][0] = 0
     with pytest.raises(ValueError, match="A prompt without any token, which is all padding, cannot be continued"):
         model.generate(**empty, max_new_tokens=2)
-    with torch.no_grad(), pytest.raises(ValueError, match="expected a cache of 1 sequences, got one of 2"):
-        model(ids[:1], past_key_values=model(ids).past_key_values)
+    with torch.no_grad():
+        held = model(ids).past_key_values
+        with pytest.raises(ValueError, match="expected a cache of 1 sequences, got one of 2"):
+            model(ids[:1], past_key_values=held)
+        with pytest.raises(ValueError, match=r"expected an attention_mask of the 9 tokens .* in row 0, got one of 6"):
+            model(ids[:, :1], attention_mask=torch.arange(10).expand(2, -1) > 2, past_key_values=held)
 
 
 @pytest.mark.parametrize("settings", [
@@ -133,15 +137,6 @@ def test_a_cache_of_another_model_raises_an_error(settings: dict[str, object]) -
         for tokens in (1, 9):
             with pytest.raises(ValueError, match=r"made (of|for this model)"):
                 model(ids[:, :tokens], past_key_values=other)
-
-
-def test_a_cache_goes_on_under_the_mask_that_it_was_filled_under() -> None:
-    model, batch = tiny(), prompts(padded=True)
-    longer = torch.cat([batch["attention_mask"], torch.ones(2, 1, dtype=torch.long)], 1)
-    with torch.no_grad():
-        cache = model(batch["input_ids"]).past_key_values
-        with pytest.raises(ValueError, match=r"expected an attention_mask of the 9 tokens .* in row 0, got one of 6"):
-            model(batch["input_ids"][:, :1], attention_mask=longer, past_key_values=cache)
 
 
 def test_generating_while_gradients_are_checkpointed() -> None:
