@@ -20,6 +20,11 @@ TABLES = {
 SPELLED = [
     *(family.sample for family in FAMILIES.values() if family.name != "explicit"),
     *rv.PAPER_STRUCTURES,
+    "stride:max(k,1)*k+1",
+    "offsets:1,4,9+cache",
+    "dense+cache",
+    "exponential+attention+cache",
+    "quadratic+diagonal",
     "binomial:5,lazy",
     "bigbird:1,0,2,5+attention",
     "sparse-transformer:5+cache",
@@ -46,6 +51,9 @@ def test_rows(p: rv.Pattern) -> None:
         assert all(0 <= j < i for j in row)
         assert p.reads(i) == len(row)
     mask = p.mask(N)
+    if isinstance(p, Stage):
+        assert [[j for j in row.tolist() if j >= 0][::-1] for row in p.table(N)] == rows
+        assert p.table(N).shape == (N, max(map(len, rows)))
     assert [np.flatnonzero(row).tolist() for row in mask] == rows
     i, j = np.indices((N, N))
     assert np.array_equal(p.allows(i, j), mask)
@@ -74,6 +82,8 @@ def test_nonzeros_and_parts(p: rv.Pattern) -> None:
     assert a.diagonal().all()
     assert not b.diagonal().any()
     assert np.array_equal((a | b) & ~np.eye(N, dtype=np.bool_), p.mask(N))
+    assert a.sum() == N or np.array_equal(a & ~np.eye(N, dtype=np.bool_), p.stages[0].mask(N))
+    assert not b.any() or np.array_equal(b, p.stages[-1].mask(N))
 
 
 @pytest.mark.parametrize("p", STAGES.values(), ids=STAGES)
@@ -112,6 +122,9 @@ def test_values(p: rv.Pattern) -> None:
         restored = rv.pattern(p.spelling)
         assert restored == p
         assert restored.spelling == p.spelling
+        assert rv.pattern(p) is p
+        if str(p) == p.spelling:
+            assert eval(repr(p), {"pattern": rv.pattern}) == rv.pattern(repr(p)) == p  # a repr is an expression
         assert hash(restored) == hash(p)
         assert len(p.label) < 60
         assert str(p) == p.label

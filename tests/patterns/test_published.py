@@ -69,10 +69,6 @@ def test_logsparse_reads_a_window_and_powers_of_two_beyond_it() -> None:
         assert str(rv.pattern(f"logsparse:{w}")) == spec
 
 
-def test_logsparse_without_a_window_reads_what_exponential_reads() -> None:
-    assert rows("logsparse") == rows("exponential")
-
-
 def test_dilated_reads_a_window_with_gaps() -> None:
     for w, d in [(1, 1), (8, 1), (3, 2), (4, 50), (1, 1000)]:
         expected = [[j for j in range(i) if (i - j) % d == 0 and i - j <= w * d] for i in range(N)]

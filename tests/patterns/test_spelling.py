@@ -1,6 +1,5 @@
 """One spelling everywhere: what can be written, and what is said when it cannot."""
 
-import pickle
 import random
 
 import numpy as np
@@ -8,33 +7,6 @@ import pytest
 
 import resolvent as rv
 from resolvent.errors import PatternError
-
-SPELLINGS = [
-    *rv.PAPER_STRUCTURES,
-    "local:1",
-    "order:1",
-    "stride:k**3+1",
-    "stride:k**3+1+cache",
-    "offsets:1,4,9",
-    "offsets:1,4,9+cache",
-    "dense+cache",
-    "exponential+attention",
-    "exponential+attention+cache",
-    "quadratic+diagonal",
-    "stride:max(k,1)*k+1",
-]
-
-
-@pytest.mark.parametrize("spec", SPELLINGS)
-def test_round_trip(spec: str) -> None:
-    p = rv.pattern(spec)
-    assert str(p) == spec
-    assert rv.pattern(str(p)) == p
-    assert rv.pattern(repr(p)) == p
-    assert eval(repr(p), {"pattern": rv.pattern}) == p  # a repr is an expression
-    assert hash(rv.pattern(spec)) == hash(p)
-    assert rv.pattern(p) is p
-    assert pickle.loads(pickle.dumps(p)) == p  # patterns travel to worker processes
 
 
 def test_equal_patterns_have_one_spelling() -> None:
@@ -46,16 +18,9 @@ def test_equal_patterns_have_one_spelling() -> None:
     assert len({rv.pattern("dense"), rv.pattern("dense"), rv.pattern("attention")}) == 2
 
 
-def test_patterns_are_frozen() -> None:
-    with pytest.raises(AttributeError):
-        rv.exponential().direct = "diagonal"
-
-
 BAD = {
     "stride:import os": ["import os", "expected integers, k", "k**2+1"],
     "stride:__import__('os').system('true')": ["not allowed", "expected integers, k"],
-    "stride:(lambda: 1)()": ["not allowed"],
-    "stride:open('x')": ["open('x')", "not allowed"],
     "stride:j+1": ["'j'", "not allowed", "integers, k"],
     "stride:k+1.5": ["1.5", "not allowed"],
     "stride:2^k": ["not allowed", "written **"],
@@ -63,24 +28,17 @@ BAD = {
     "stride:k**-1+1": ["negative power"],
     "stride:1//k+1": ["divides by zero at k=0"],
     "stride:10-k": ["must strictly increase", "f(1) > f(0)", "9 after 10"],
-    "stride:5*k-k**2+1": ["must strictly increase", "f(3) > f(2)", "7 after 7"],
     "stride:k": ["0 positions back at k=0", "expected strides ≥ 1", "k+1"],
     "stride:9**9**9**k": ["1024 bits"],
     "stride:": ["cannot read ''"],
-    "offsets:0,1": ["0 positions back", "expected strides ≥ 1"],
-    "offsets:1,4,4": ["must strictly increase", "4 after 4"],
-    "offsets:": ["expected integers", "offsets:1,2,5"],
     "offsets:1,x": ["expected integers", "1,x"],
     "local:0": ["integer ≥ 1", "'local:8'", "'0'"],
     "local": ["It takes a value", "local:8"],
-    "order:two": ["integer ≥ 1", "'two'"],
     "dense:3": ["takes no value"],
     "expnential": ["unknown pattern 'expnential'", "Did you mean 'exponential'?", "Expected one of"],
     "qadratic+cache": ["Did you mean 'quadratic+cache'?"],
     "exponential+cash": ["'+cash' is not a modifier", "Did you mean 'exponential+cache'?"],
-    "expnential+cache": ["Did you mean 'exponential+cache'?"],
     "exponential+attention+diagonal": ["reads nothing but itself"],
-    "first-order+attention": ["reads nothing but itself"],
     "stride:abs(k,2)+1": ["abs(…) takes one value, got 2"],
     "stride:max(k)+1": ["max(…) takes two values or more, got 1"],
     "offsets:1,99999999999999999999": ["longer than any sequence"],
@@ -108,9 +66,7 @@ def test_numbers_of_thousands_of_digits(start: str) -> None:
 
 @pytest.mark.parametrize(("expression", "message"), [
     ("+".join(["k"] * 700), "too long: expected at most 256"),
-    ("(" * 200 + "k+1" + ")" * 200, "too long"),
     ("min(" * 30 + "k" + ",k)" * 30 + "+1", "too complex"),
-    ("k+" + "9" * 5000, "too long"),
     ("k+" + "9" * 200, "reads nothing within any sequence"),
     ("10**1000+k", "grows past 1024 bits"),
     ("10**200+k", "reads nothing within any sequence"),
@@ -223,17 +179,3 @@ def test_late_failure_says_where() -> None:
     assert p.reads(40) == 40
     with pytest.raises(rv.PatternError, match=r"f\(3000\) > f\(2999\), got 5 after 3000"):
         p.sources(5000)
-
-
-def test_drawings() -> None:
-    assert rv.pattern("exponential+cache").draw(6).splitlines() == [
-        "exponential+cache, 6 tokens: ■ A and B, □ A only, · not read",
-        "□",
-        "■ □",
-        "■ ■ □",
-        "· ■ ■ □",
-        "· ■ ■ ■ □",
-        "· ■ · ■ ■ □",
-    ]
-    assert rv.pattern("first-order").draw(3).splitlines()[1:] == ["□", "◆ □", "· ◆ □"]
-    assert rv.pattern("local:2").draw(3).splitlines()[1:] == ["□", "□ □", "· □ □"]
