@@ -59,17 +59,10 @@ def test_what_records_show(tmp_path: Path) -> None:
     report = DESIGN.report(records)
     assert [row[0] for row in report.tables[0].rows] == labels
     assert report.tables[1].rows[0][:4] == ("copy", "congestion / channels", "19", "6")
-    assert report.tables[1].rows[1][:4] == ("copy", "congestion / channels, without the ends", "19", "6")
-    assert report.tables[1].rows[2][:2] == ("copy", "mean hops")
-    assert any("Channels: 64, 128." in note for note in report.notes)
     assert report.claims.graded
-    text = markdown(report)
-    assert "| predicted |" in text
-    assert "| 1 × binomial:15,lazy \\| 1 × first-order | copy |" in text, "heads are told apart by what ends a cell"
+    assert "| 1 × binomial:15,lazy \\| 1 × first-order | copy |" in markdown(report), "no bar of a name ends a cell"
     [axes] = report.figures[0].draw().axes
     assert {text.get_text().replace("\n", " | ") for text in axes.texts if text.get_text()} == set(labels)
-    assert not report.figures[0].draw().legends, "structures are named where they are"
-    assert len(report.figures[0].caption) > 40, "what to see"
     assert len(trained(records, apart=True)) == 7
 
 

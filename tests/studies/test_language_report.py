@@ -1,6 +1,7 @@
 """Studies on text from records made by hand: costs, the frontier, grades both ways, and what is refused."""
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ import pytest
 import resolvent as rv
 from resolvent.model import LanguageModel, ModelConfig
 from resolvent.studies import render
-from resolvent.studies.language import claims, mamba, positions
-from resolvent.studies.language.figures import by_position, frontier, pareto_figure
+from resolvent.studies.language import claims, positions
+from resolvent.studies.language.figures import by_position, frontier
 from resolvent.studies.language.variants import PAPER, Variant, variants
 from resolvent.studies.page import page
 from resolvent.studies.registry import STUDIES
@@ -91,18 +92,15 @@ def test_variants_group_and_sort() -> None:
     assert (mixed.structure, mixed.kind, mixed.growth) == ("local:2 | dense", "recurrent", ("", ""))
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"sha256": "t"}, "different texts.*expected one sha256 in all records, got s, t"),
-    ({"context": 32}, "expected one context in all records, got 32, 64"),
-])  # fmt: skip
-def test_what_cannot_be_compared_is_refused(change: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_compared_is_refused() -> None:
     other = record("dense", 5.0)
-    other = dataclasses.replace(other, config=dataclasses.replace(other.config, task=TEXT.changed(change)))
-    with pytest.raises(ValueError, match=message):
-        variants([record("dense", 4.0), other])
-
-
-def test_records_of_other_tasks_are_refused() -> None:
+    for change, message in (
+        ({"sha256": "t"}, "different texts.*expected one sha256 in all records, got s, t"),
+        ({"context": 32}, "expected one context in all records, got 32, 64"),
+    ):
+        changed = dataclasses.replace(other, config=dataclasses.replace(other.config, task=TEXT.changed(change)))
+        with pytest.raises(ValueError, match=message):
+            variants([record("dense", 4.0), changed])
     config = RunConfig(CONFIG, Copy(vocab_size=20, length=8), TrainConfig())
     other = dataclasses.replace(record("dense", 5.0), config=config, evaluation=AccuracyEvaluation(0.5, 0.5, 9))
     with pytest.raises(ValueError, match="expected records of runs on text, got one on 'copy'"):
@@ -112,17 +110,13 @@ def test_records_of_other_tasks_are_refused() -> None:
 # The frontier
 
 
-@pytest.mark.parametrize(("points", "kept"), [
-    ([(1, 5), (2, 4), (3, 3)], [0, 1, 2]),
-    ([(3, 3), (1, 5), (2, 4)], [1, 2, 0]),
-    ([(1, 5), (2, 6), (3, 4)], [0, 2]),  # dearer and worse
-    ([(1, 5), (2, 5)], [0]),  # dearer and no better
-    ([(2, 4), (2, 5)], [0]),  # worse at the same cost
-    ([(2, 4), (2, 4)], [0, 1]),
-    ([(1, 1), (2, 2), (3, 3)], [0]),
-])  # fmt: skip
-def test_frontier(points: list[tuple[float, float]], kept: list[int]) -> None:
-    assert frontier(points) == kept
+def test_frontier_has_the_points_that_no_other_is_better_than() -> None:
+    """In the order of their cost; of all lists of three points on a grid."""
+    for points in itertools.product(itertools.product((1, 2, 3), repeat=2), repeat=3):
+        kept = [p for p in points if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points)]
+        indices = frontier(points)
+        assert len(set(indices)) == len(kept)
+        assert [points[index] for index in indices] == sorted(kept)
 
 
 # Grades
@@ -216,15 +210,6 @@ def test_states_against_the_same_cache(rule: str, others: dict[str, str]) -> Non
     assert graded("mamba", records)[f"first-order · {rule} < {name}"] == "supported"
 
 
-def test_a_rule_names_its_structure_where_that_is_another() -> None:
-    """In a terminal long names of rules stand beside what they come to, and nothing is cut off."""
-    longest = "mamba1:state=1,decay=0.5,input=complement,vectors=ones"
-    made = variants([record("first-order", 5.0), record("first-order", 5.1, rule=longest), record("order:4", 4.9)])
-    rule, *others = (column for column in mamba.columns(made) if column.brief)
-    assert [rule.cell(variant) for variant in made] == ["softmax", longest, "softmax (order:4)"]
-    assert [column.name for column in others] == ["perplexity", "change"]
-
-
 def test_sharing_and_normalization_grade_every_structure() -> None:
     rules = {"softmax": 5.0, "tied": 5.05, "joint": 4.8, "softmax:gate=0.5": 5.2}
     records = [record(structure, p + 0.001 * seed, seed, rule)
@@ -251,16 +236,23 @@ def test_sharing_and_normalization_grade_every_structure() -> None:
     )
 
 
-@pytest.mark.parametrize(("lengths", "grade"), [
-    ([{64: 5.0, 128: 6.0, 256: 4.9}, {64: 5.5, 256: 5.5}], "supported"),  # the longest counts, seed by seed
-    ([{64: 5.0, 256: 4.9}, {64: 5.5, 256: 5.6}], "open"),
-    ([{64: 5.0, 256: 5.1}, {64: 5.5, 256: 5.6}], "contradicted"),
-    ([{64: 5.0, 256: 5.05}], "open"),
-    ([{64: 5.0}], "not run"),
+@pytest.mark.parametrize(("study", "lengths", "grade"), [
+    ("length", [{64: 5.0, 128: 6.0, 256: 4.9}, {64: 5.5, 256: 5.5}], "supported"),  # the longest counts, seed by seed
+    ("length", [{64: 5.0, 256: 4.9}, {64: 5.5, 256: 5.6}], "open"),
+    ("length", [{64: 5.0, 256: 5.1}, {64: 5.5, 256: 5.6}], "contradicted"),
+    ("length", [{64: 5.0, 256: 5.05}], "open"),
+    ("length", [{64: 5.0}], "not run"),
+    ("ladder", [{16: 5.1, 64: 5.0}, {16: 5.1, 64: 5.0}], "supported"),
+    ("ladder", [{16: 5.05, 64: 5.0}], "open"),  # 1 % of a single seed
+    ("ladder", [{16: 5.0, 64: 5.2}], "contradicted"),
+    ("ladder", [{16: 5.1, 64: 5.0}, {16: 5.0, 64: 5.0}], "open"),
+    ("ladder", [{}], "not run"),
 ])  # fmt: skip
-def test_keeps(lengths: list[dict[int, float]], grade: str) -> None:
+def test_other_lengths(study: str, lengths: list[dict[int, float]], grade: str) -> None:
+    """Whether the perplexity is kept beyond the trained length, and whether it falls with the context."""
     records = [record("dense", 5.0, seed, lengths=each) for seed, each in enumerate(lengths)]
-    assert graded("length", records) == {"dense keeps its perplexity": grade}
+    claim = {"length": "dense keeps its perplexity", "ladder": "dense uses its context"}[study]
+    assert graded(study, records)[claim] == grade
 
 
 def with_ropes() -> list[Record]:
@@ -291,9 +283,6 @@ def test_positions_are_told_apart(tmp_path: Path) -> None:
         "first-order keeps its perplexity": "supported",
     }
     text = render.markdown(STUDIES["length"].report(records))
-    assert "| structure | positions | 64 | 512 |" in text
-    assert "| at 512 | rotary | → capped:within=63 | near:within=16 |" in text
-    assert "| first-order | 5.90 ± 0.00 |  |  |" in text
     hours = sum(each.seconds for each in records) / 3600
     assert f"{hours:.1f} hours in all" in text  # each run once
     found = {v.name: v for v in variants(records)}
@@ -324,35 +313,10 @@ def test_nothing_graded_nothing_claimed() -> None:
 
 def test_a_ladder_without_what_the_text_offers_has_the_models_alone() -> None:
     report = STUDIES["ladder"].report(nine(lengths={16: 5.4, 32: 5.2, 64: 5.0}))
-    gain = f"{math.log(5.4 / 5.0):.3f}"
     text = render.markdown(report)
-    assert f"| attention | 0.038 ± 0.000 | {gain} ± 0.000 |" in text
+    assert f"| {math.log(5.4 / 5.0):.3f} ± 0.000 |" in text
     assert "n-gram cache |" not in text
     assert report.figures[0].draw().axes
-
-
-@pytest.mark.parametrize(("lengths", "grade"), [
-    ([{16: 5.1, 64: 5.0}, {16: 5.1, 64: 5.0}], "supported"),
-    ([{16: 5.05, 64: 5.0}], "open"),  # 1 % of a single seed
-    ([{16: 5.0, 64: 5.2}], "contradicted"),
-    ([{16: 5.1, 64: 5.0}, {16: 5.0, 64: 5.0}], "open"),
-    ([{}], "not run"),
-])  # fmt: skip
-def test_uses_context(lengths: list[dict[int, float]], grade: str) -> None:
-    records = [record("dense", 5.0, seed, lengths=each) for seed, each in enumerate(lengths)]
-    assert graded("ladder", records)["dense uses its context"] == grade
-
-
-def test_names_do_not_overlap() -> None:
-    figure = pareto_figure(variants(nine()))
-    for axes in figure.axes[:2]:
-        names = [text for text in axes.texts if text.get_text()]
-        assert {text.get_text().split()[0] for text in names} == set(rv.PAPER_STRUCTURES)
-        boxes = [text.get_window_extent() for text in names]
-        assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
-    grown = {text.get_text().split()[0]: text.get_text().split("  ")[1] for text in figure.axes[1].texts
-             if text.get_text()}  # fmt: skip
-    assert (grown["exponential"], grown["exponential+cache"]) == ("O(n)", "O(log n)")
 
 
 def test_positions_are_middles() -> None:
@@ -363,29 +327,17 @@ def test_positions_are_middles() -> None:
 def test_scores_are_on_the_scale_that_is_stated() -> None:
     stated = [math.log(ratio) for ratio in (1.005, 1.02, 1.02, 1.05)]
     assert dataclasses.astuple(claims.PERPLEXITY) == pytest.approx(stated)
-    assert "by more than 0.5%, or 2%" in claims.Compared.rule
-    assert "by more than 2%; contradicted if the mean of a is above that of b by more than 5%" in claims.Compared.rule
 
 
 @pytest.mark.parametrize(("spec", "kind"), [
     ("local:8", "attention"),
     ("dense", "recurrent"),
-    ("quadratic+cache", "cache-efficient"),
-    ("fenwick", "cache-efficient"),
     ("binomial:8", "cache-efficient"),
-    ("longformer:4,2", "cache-efficient"),
     ("bigbird:4,2,2", "recurrent"),
     ("butterfly+attention", "attention"),
     ("attention/exponential+cache", "recurrent"),
     ("local:8/exponential+cache", "cache-efficient"),
-    ("local:8/first-order", "recurrent"),
 ])  # fmt: skip
 def test_kinds_follow_from_facts(spec: str, kind: str) -> None:
     [variant] = variants([record(spec, 20.0)])
     assert variant.kind == kind
-
-
-def test_a_table_has_a_short_name_in_reports() -> None:
-    p = rv.explicit(lambda i: {i - 1, i // 2} if i else (), n=64)
-    [variant] = variants([record(p.spelling, 20.0)])
-    assert (variant.structure, variant.kind) == (str(p), "recurrent")

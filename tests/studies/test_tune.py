@@ -115,10 +115,8 @@ def test_runs_are_the_presets_in_short(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("sweep", "message"), [
     ({"rates": (0.1,)}, "expected two learning rates or more, each once, got 0.1"),
-    ({"rates": (0.1, 0.1)}, "each once, got 0.1, 0.1"),
     ({"rates": (0.1, -1.0)}, "expected learning rates > 0, got 0.1, -1"),
     ({"steps": 0}, "expected at least one step and one seed, got 0 and 1"),
-    ({"seeds": ()}, "expected at least one step and one seed, got 5 and 0"),
 ])  # fmt: skip
 def test_bad_sweeps(sweep: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -141,19 +139,12 @@ def test_rates_round_trip(tmp_path: Path) -> None:
     assert given.train.learning_rate == 0.5  # options stand over the file
     with pytest.raises(ValueError, match="has no learning rate for order:8: expected dense, local:8/exponential"):
         RunOptions(None, ["order:8"]).config(file)
-
-
-@pytest.mark.parametrize(("content", "message"), [
-    ('[rates]\ndense = "fast"', "expected the learning rate of dense to be a number > 0, got 'fast'"),
-    ("[rates]\ndense = 0", "number > 0, got 0"),
-    ("[rates]\ndenes = 0.1", r"\[rates\]: .*Did you mean 'dense'"),
-    ("rates = 3", r"expected \[rates\] to be an object"),
-    ("[rate]\ndense = 0.1", "unknown name 'rate' .*Did you mean 'rates'"),
-])  # fmt: skip
-def test_bad_files(content: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "rates.toml").write_text(content)
-    with pytest.raises(ValueError, match=message):
-        ConfigFile.read(tmp_path / "rates.toml")
+    path.write_text('[rates]\ndense = "fast"')
+    with pytest.raises(ValueError, match="expected the learning rate of dense to be a number > 0, got 'fast'"):
+        ConfigFile.read(path)
+    path.write_text("[rates]\ndenes = 0.1")
+    with pytest.raises(ValueError, match=r"\[rates\]: .*Did you mean 'dense'"):
+        ConfigFile.read(path)
 
 
 def test_a_study_takes_them(corpus: str, tmp_path: Path) -> None:
@@ -163,8 +154,6 @@ def test_a_study_takes_them(corpus: str, tmp_path: Path) -> None:
     assert [cell.config.train.learning_rate for cell in cells] == [0.0012, 0.0041]
     usual = PARETO.cells("quick", corpus, tmp_path, structures=["dense"])
     assert usual[0].config.differences(cells[1].config) == "train.learning_rate was 0.0041, is now 0.003"
-    with pytest.raises(ValueError, match="has no learning rate for attention"):
-        PARETO.cells("quick", corpus, tmp_path, rates=path)
     with pytest.raises(ValueError, match="has learning rates for the preset quick: expected those for laptop"):
         PARETO.cells("laptop", corpus, tmp_path, structures=["dense"], rates=path)
     path.write_text("[train]\nsteps = 3\n")
@@ -189,8 +178,6 @@ def test_the_command_runs_resumes_and_writes(corpus: str, tmp_path: Path) -> Non
     done = call(*arguments)
     assert done.exit_code == 0, done.output
     assert "diverged" in done.stdout
-    assert "5 trials" in done.stdout
-    assert "minutes of one core" in done.stdout
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")}
     again = json.loads(call(*arguments, "--json").stdout)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")} == stamps
@@ -204,9 +191,7 @@ def test_refusals(tmp_path: Path) -> None:
     for arguments, message in (
         (("copy", "--rates", "fast"), "expected --rates as numbers, such as 1e-3,2e-3,4e-3, got 'fast'"),
         (("copy", "--seeds", "0"), "expected at least one seed, got 0"),
-        (("copy", "--preset", "smok"), "Did you mean 'smoke'"),
         (("text",), "expected --corpus"),
-        (("copi",), "Did you mean 'copy'"),
     ):
         assert message in str(call(*arguments, "--out", str(tmp_path)).exception)
     assert not list(tmp_path.iterdir())
