@@ -64,9 +64,7 @@ def test_json_and_figure(tmp_path: Path) -> None:
     assert content["format"] == "resolvent-bench"
     assert sorted({m["n"] for m in content["measurements"]}) == [8, 16]
     assert "<svg" in picture.read_text()
-    shown = " ".join(call(*words).stdout.split())
-    for word in ("growth of time", "n^", "GB/s from L1", "of bound, patterns", "peak,"):
-        assert word in shown
+    assert "growth of time" in " ".join(call(*words).stdout.split())
 
 
 def test_quick_is_small() -> None:
@@ -130,11 +128,9 @@ def test_other_commands_let_waiting_threads_sleep(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["all", "x.json"], "expected a file of records that ends in .jsonl, got 'x.json'"),
-    (["operator", "--out", "x.json"], "expected a file of records that ends in .jsonl, got 'x.json'"),
     (["operator", "--wait-policy", "pasive"], "--wait-policy plain, .* got 'pasive'. Did you mean 'passive'"),
     (["operator", "--rounds", "0"], "expected --rounds to be at least 1, got 0"),
     (["operator", "--n", "8,no"], "expected an integer ≥ 1 or a string such as '128k', got 'no'"),
-    (["generate", "--preset", "gpt3", "--against", "none"], "unknown preset 'gpt3'"),
 ])  # fmt: skip
 def test_errors(arguments: list[str], message: str) -> None:
     assert re.search(message, error_of(*arguments)), error_of(*arguments)

@@ -1,6 +1,7 @@
 """Generation by whole models: the peer decodes what it should, and caches stand where they are said to stand."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 import resolvent as rv
-from resolvent.bench import bench_generation, generation, gpt2, peers
+from resolvent.bench import bench_generation, bench_training, generation, gpt2, peers
 from resolvent.bench.decode import fill_randomly
 from resolvent.bench.generation import Ours, Workload, workloads
 from resolvent.bench.gpt2 import Gpt2
@@ -163,18 +164,17 @@ def test_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
         bench_generation("tiny", both, [200], batches=(1,), tokens=1, rounds=1, against=False)
 
 
-@pytest.mark.parametrize(("wrong", "message"), [
-    ({"rounds": 0}, "expected rounds to be integers ≥ 1, got 0"),
-    ({"batches": (1, -2)}, "expected batches to be integers ≥ 1, got -2"),
-    ({"lengths": []}, "expected at least one pattern, one length and one batch size"),
-    ({"lengths": [0]}, "expected an integer ≥ 1"),
-    ({"name": "tini"}, "unknown preset 'tini': .* Did you mean 'tiny'"),
+@pytest.mark.parametrize(("bench", "wrong", "message"), [
+    (bench_generation, {"batches": (1, -2)}, "expected batches to be integers ≥ 1, got -2"),
+    (bench_generation, {"lengths": []}, "expected at least one pattern, one length and one batch size"),
+    (bench_generation, {"lengths": [0]}, "expected an integer ≥ 1"),
+    (bench_generation, {"name": "tini"}, "unknown preset 'tini': .* Did you mean 'tiny'"),
+    (bench_training, {"batch": 0}, "expected batch to be an integer ≥ 1, got 0"),
+    (bench_training, {"lengths": []}, "expected at least one length n, got none"),
 ])  # fmt: skip
-def test_bad_input(wrong: dict[str, Any], message: str) -> None:
+def test_bad_input(bench: Callable[..., object], wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        bench_generation(
-            **{"name": "tiny", "patterns": [rv.pattern("dense")], "lengths": [8], "against": False, **wrong}
-        )
+        bench(**{"name": "tiny", "patterns": [rv.pattern("dense")], "lengths": [8], "against": False, **wrong})
 
 
 def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,18 +91,13 @@ def test_record() -> None:
     assert any(note.startswith("scipy: scipy.sparse") for note in speed.notes(record))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"peers": ("flash",)}, "expected peers among sdpa, flex, paper, scipy, got flash"),
-        ({"peers": ("scypi",)}, "Did you mean 'scipy'?"),
-        ({"rounds": 0}, "expected rounds to be an integer ≥ 1, got 0"),
-        ({"n": 0}, "expected an integer ≥ 1 or a string such as '128k', got 0"),
-        ({"n": []}, "at least one length"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "message"), [
+    ({"peers": ("scypi",)}, "expected peers among sdpa, flex, paper, scipy, .*Did you mean 'scipy'"),
+    ({"rounds": 0}, "expected rounds to be an integer ≥ 1, got 0"),
+    ({"n": []}, "at least one length"),
+])  # fmt: skip
 def test_bad_input(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(rv.PatternError, match=message.replace("?", r"\?")):
+    with pytest.raises(rv.PatternError, match=message):
         bench([rv.exponential()], **{"n": 8, **wrong})
 
 

@@ -3,7 +3,6 @@
 import sys
 from copy import deepcopy
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -70,14 +69,3 @@ def test_what_does_not_fit_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
         SettingError, match="expected a length whose training step fits into memory, got 8: on 8 tokens"
     ):
         bench_training("tiny", [], [8], rounds=1, against=False)
-
-
-@pytest.mark.parametrize(("wrong", "message"), [
-    ({"rounds": 0}, "expected rounds to be an integer ≥ 1, got 0"),
-    ({"batch": 0}, "expected batch to be an integer ≥ 1, got 0"),
-    ({"lengths": []}, "expected at least one length n, got none"),
-    ({"name": "tini"}, "unknown preset 'tini'"),
-])  # fmt: skip
-def test_bad_input(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        bench_training(**{"name": "tiny", "patterns": [], "lengths": [8], "against": False, **wrong})
