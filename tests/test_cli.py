@@ -92,40 +92,15 @@ def test_several_patterns_are_compared_by_default_those_of_the_paper(tmp_path: P
 
 def test_every_family_is_listed() -> None:
     text = run("analyze", "--families").stdout
-    for name in (
-        "attention",
-        "local:w",
-        "order:k",
-        "quadratic+cache",
-        "stride:EXPR",
-        "■",
-        "published by others",
-        "Alon",
-    ):
-        assert name in text
+    assert all(name in text for name in ("local:w", "quadratic+cache", "stride:EXPR"))
     for family in PUBLISHED:
         assert family.signature in text
     listed = json.loads(call("analyze", "--families", "--json").stdout)
     assert listed["paper"] == list(rv.PAPER_STRUCTURES)
-    assert listed["published"]["fenwick"]["source"] == "Guo et al. 2025, Log-Linear Attention"
     assert set(listed["published"]) == {family.signature for family in PUBLISHED}
 
 
-TEACHES = {
-    "": ["Start with", "resolvent analyze exponential+cache", "design", "study"],
-    "analyze": ["Congestion is the number of tokens", "the paper's nine structures", "--families"],
-    "bench": ["interleaved in one process", "operator", "train-step"],
-    "bench operator": ["sdpa, flex, paper or scipy", "--threads"],
-}
 MOST_COMMANDS = 12
-
-
-@pytest.mark.parametrize("words", TEACHES)
-def test_help_teaches(words: str) -> None:
-    text = " ".join(run(*words.split(), "--help").stdout.replace("│", " ").split())
-    assert "resolvent" in text.split("[OPTIONS]")[0]
-    for word in TEACHES[words]:
-        assert word in text
 
 
 def test_commands_are_few_and_old_names_are_unknown() -> None:
@@ -144,11 +119,8 @@ def test_commands_are_few_and_old_names_are_unknown() -> None:
         (["analyze", "dense", "--n", "-3"], "expected an integer ≥ 1 or a string such as '128k', got '-3'"),
         (["analyze", "dense", "--draw", "--n", "100000"], "expected n ≤ 32,768"),
         (["analyze", "dense", "--effort", "hard"], "'quick', 'search', 'exact'"),
-        (["analyze", "dense", "--heads", "0"], "heads to be an integer ≥ 1"),
         (["analyze", "dense", "--draw", "--plot", "/dev/null/x.png"], "/dev/null"),
-        (["analyze", "dense", "--draw", "--plot", "x.foo"], "ends in .png, .pdf, .svg, got 'x.foo'"),
         (["analyze", "dense", "--draw", "--plot", "folder/"], "ends in .png, .pdf, .svg, got 'folder'"),
-        (["analyze", "attention", "--n", "100000000000"], "at most 20,000,000 tokens"),
         (["analyze", "dense", "--draw", "--n", "5000", "--plot", "x.png"], "expected n ≤ 2,048 for a figure"),
     ],
 )

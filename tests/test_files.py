@@ -73,12 +73,6 @@ def test_tensors_on_a_full_disk(tmp_path: Path) -> None:
     assert "DiskFullError: no space left to write" in done.stderr
 
 
-def test_tensors(tmp_path: Path) -> None:
-    with atomic_write(tmp_path / "x.safetensors") as temporary:
-        safetensors.torch.save_file({"x": torch.arange(3)}, temporary)
-    assert safetensors.torch.load_file(tmp_path / "x.safetensors")["x"].tolist() == [0, 1, 2]
-
-
 def test_others_may_read_what_the_umask_allows(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:

@@ -138,12 +138,6 @@ def test_quadratic_cache_congestion_grows_like_the_root() -> None:
         assert bounds.lower / math.sqrt(n) == pytest.approx(1.4, abs=0.08)
 
 
-def test_occupancy_is_the_row_length() -> None:
-    for spec in ("exponential+cache", "quadratic+cache", "stride:3*k+2+cache", "order:5", "dense", "first-order"):
-        p = rv.pattern(spec)
-        assert p.occupancy(200).tolist() == [p.reads(i) for i in range(200)]
-
-
 def test_reroute_repairs_a_bad_routing() -> None:
     """From the worst start, every token through every node it can use, down to the proven bound."""
     p, n = rv.pattern("order:4"), 32

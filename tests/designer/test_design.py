@@ -222,18 +222,14 @@ def test_a_design_shows_itself() -> None:
     found = rv.design(512, slots=8, heads=4)
     text = str(found)
     assert max(map(len, text.splitlines())) <= 80
-    assert "Better, and at what cost:" in text
     assert "Only some sizes were tried" in text.replace("\n", " ")
     assert "mixed heads" in found.sampled
     assert "window" not in found.sampled
-    assert "of the sizes tried" in repr(found)
     assert json.loads(found.to_json())["sampled"] == list(found.sampled)
     assert "(proved)" in text
     assert "\n" not in repr(found) + repr(found[0])
     content = json.loads(found.to_json())
     assert [each["label"] for each in content["candidates"]] == [each.structure.label for each in found]
-    assert content["candidates"][0]["why"]
-    assert len(content["frontier"]) == len(found.frontier)
     assert len(found.plot().axes) == 2
     assert found[:2] == tuple(found)[:2]
     assert len(found) == len(list(found))

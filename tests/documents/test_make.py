@@ -10,7 +10,6 @@ from docs import make
 from docs.make import regenerate
 from resolvent.bench.record import KINDS, PASSIVE, PLAIN, add_record, read_bench_records
 from resolvent.errors import SettingError
-from resolvent.studies.registry import STUDIES
 from resolvent.train.record import Record, read_records, write_records
 from tests.bench import samples
 
@@ -34,13 +33,6 @@ def test_what_stands_between_marks_is_made_anew(tmp_path: Path) -> None:
     assert "copy: attention = dense" in made
     assert regenerate(made, tmp_path) == (made, {})
     assert not figures
-
-
-@pytest.mark.parametrize("name", ["table1-longer", "pareto-laptop", "mamba-quick", "length-quick"])
-def test_every_figure_is_drawn_and_told(name: str) -> None:
-    report = STUDIES[name.partition("-")[0]].report(read_records(RECORDS / f"{name}.jsonl"))
-    assert report.figures
-    assert all(len(figure.caption) > 40 for figure in report.figures), "what to see"
 
 
 def test_a_document_shows_its_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,14 +65,6 @@ def test_studies_include_the_records_they_name(tmp_path: Path) -> None:
     assert "| copy | congestion / channels | – | – |" in alone  # three structures: too few for a line
     assert "| copy | congestion / channels | 13 | 5 |" in text
     assert list(figures) == ["design-small"]
-
-
-def test_benchmarks_have_sections(tmp_path: Path) -> None:
-    for record in samples.everything():
-        add_record(record, tmp_path / "bench-here.jsonl")
-    made, figures = regenerate(DOCUMENT.format("bench-here figure"), tmp_path)
-    assert "](figures/bench-here.png)\n\n<!-- end -->" in made
-    assert list(figures) == ["bench-here"]
 
 
 @pytest.mark.parametrize(("mark", "message"), [

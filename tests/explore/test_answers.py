@@ -111,8 +111,6 @@ def test_bad_questions_are_answered_in_the_words_of_the_library() -> None:
         ("scene", {"p": "exponental", "n": "64"}, "unknown pattern 'exponental'. Did you mean 'exponential'?"),
         ("scene", {"p": "dense", "n": "8k"}, "expected at most 4,096 tokens, got 8,192"),
         ("scene", {"p": "dense", "n": "-3"}, "expected an integer ≥ 1"),
-        ("scene", {"n": "64"}, "expected the parameter 'p', got n"),
-        ("scene", {"p": "stride:__import__('os')", "n": "64"}, "is not allowed in"),
         ("scene", {"p": "stride:9**9**9**k", "n": "64"}, "grows past 1024 bits before it settles"),
         ("paths", {"p": "dense", "n": "64", "to": "64"}, "expected to to be an integer from 0 to 63, got '64'"),
         ("figures", {"p": "dense", "n": "1G", "effort": "quick"}, "expected at most 1,048,576 tokens"),

@@ -113,33 +113,6 @@ def test_length_slider_changes_every_figure_of_the_pattern(page: Page) -> None:
     assert state(page)["n"] == ["32"]
 
 
-def test_pattern_slider_changes_the_pattern(page: Page) -> None:
-    page.get_by_role("radio", name="order:4").click()
-    expect(page.locator("#reads canvas")).to_have_attribute("aria-label", re.compile("order:4"))
-    move(page, "order", 3)
-    expect(page.get_by_role("radio", name="order:3")).to_have_attribute("aria-checked", "true")
-    expect(page.locator("#cache figcaption")).to_contain_text("3 slots")
-    assert "order:3" in state(page)["p"]
-
-
-def test_hover_shows_figures(page: Page) -> None:
-    hint = page.locator("#hint")
-    box = page.locator("#reads canvas").bounding_box()
-    size = box["width"] / 64
-    page.mouse.move(box["x"] + 31.5 * size, box["y"] + 60.5 * size)
-    expect(hint).to_contain_text("position 31 is read by token 60 in A and B")
-    expect(hint).to_contain_text("token 60 reads 6 positions")
-    for card, text in (("cache", "slot"), ("path", "reaches token 60"), ("load", "paths go through node")):
-        page.locator(f"#{card} .plot canvas, #{card} .plot svg[role=img]").first.hover()
-        expect(hint).to_contain_text(text)
-    page.locator("#growth svg").first.hover()
-    expect(hint).to_contain_text("order:4: 4")
-    page.locator("#design svg").last.hover()
-    expect(hint).to_be_visible()
-    page.locator("h1").hover()
-    expect(hint).to_be_hidden()
-
-
 def test_path_hop_by_hop(page: Page) -> None:
     assert "4 hops: 5 → 7 → 23 → 31 → 60" in caption(page, "path")
     assert page.locator("#path path.hop").count() == 4
@@ -266,16 +239,6 @@ def test_nothing_is_cut_off_on_a_phone(browser: Browser, address: str, width: in
             assert box["x"] + box["width"] <= width
         cut = "each => each.getBBox().x + each.getBBox().width > each.ownerSVGElement.viewBox.baseVal.width + 1"
         assert [t.text_content() for t in page.locator("svg[role=img] text").all() if t.evaluate(cut)] == []
-
-
-def test_dark_mode_follows_the_system_and_the_button(browser: Browser, address: str) -> None:
-    with opened(browser, address, color_scheme="dark") as page:
-        background = "getComputedStyle(document.body).backgroundColor"
-        assert page.evaluate(background) == "rgb(20, 23, 28)"
-        page.locator("#theme").click()
-        expect(page.locator("html")).to_have_attribute("data-theme", "light")
-        assert page.evaluate(background) == "rgb(246, 247, 249)"
-        assert state(page)["theme"] == ["light"]
 
 
 def test_an_exported_file_works_alone(browser: Browser, tmp_path: Path) -> None:

@@ -74,8 +74,6 @@ def test_the_page_and_all_that_it_loads(client: Client) -> None:
         ({"p": "exponental", "n": "64"}, "Did you mean 'exponential'?"),
         ({"p": "dense", "n": "99999999999999999999"}, "n is too long for this: expected at most 4,096 tokens"),
         ({"p": "stride:(lambda: 1)()", "n": "64"}, "is not allowed in"),
-        ({"p": "stride:k**999**999**999", "n": "64"}, "bits"),
-        ({"p": "explicit:AAAA", "n": "64"}, "expected"),
         ({}, "expected the parameter 'p', got none"),
     ],
 )

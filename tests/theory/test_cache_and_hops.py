@@ -6,8 +6,7 @@ from math import comb
 
 import resolvent as rv
 from resolvent.analysis.frontier import fewest_hops, least_mean_hops
-from resolvent.patterns import binomial
-from tests.oracles import STRIDES, breadth_first_hops, cache_efficient_sets, strides_below
+from tests.oracles import breadth_first_hops
 
 # What is held, seen by hops: for each earlier token, the hops from it to each of the positions held.
 State = frozenset[tuple[int, ...]]
@@ -47,13 +46,8 @@ def most_tokens(s: int, h: int) -> int:
 
 
 def test_exhaustive_search_over_caching_policies() -> None:
-    for s, h in [(s, h) for s, h in SMALL if s <= 6]:
+    for s, h in [(s, h) for s, h in SMALL if s <= 6 or h == 1]:
         assert most_tokens(s, h) == comb(s + h, s)
-
-
-def test_exhaustive_search_with_one_hop() -> None:
-    for s in range(7, 35):
-        assert most_tokens(s, 1) == s + 1
 
 
 def held_counts(sets: list[set[int]]) -> int:
@@ -95,18 +89,6 @@ def test_bound_holds_for_arbitrary_patterns() -> None:
             {rng.randrange(max(0, i - near), i) for _ in range(rng.randrange(1, 5))} if i else set() for i in range(n)
         ]
         check_bounds([{*sources, i - 1} if i and seed % 2 else sources for i, sources in enumerate(sets)])
-
-
-def test_bound_holds_for_cache_efficient_patterns() -> None:
-    for name in STRIDES:
-        check_bounds(cache_efficient_sets(strides_below(STRIDES[name], 60), 60))
-
-
-def test_bound_holds_for_the_binomial_pattern() -> None:
-    for n in [1, 2, 10, 35, 56]:
-        for s in [1, 2, 3, 5, 8]:
-            check_bounds([set(binomial.live(s, t)) for t in range(n)])
-            check_bounds([set(binomial.live_lazy(s, t)) for t in range(n)])
 
 
 def test_what_the_bound_says_of_the_cache_efficient_structures() -> None:
