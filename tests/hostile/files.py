@@ -21,13 +21,6 @@ def write_header(
     path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
 
 
-def read_header(path: Path) -> tuple[dict[str, Any], bytes]:
-    """The header and the data of a safetensors file."""
-    content = path.read_bytes()
-    (length,) = struct.unpack("<Q", content[:8])
-    return json.loads(content[8 : 8 + length]), content[8 + length :]
-
-
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The paths to all values inside of plain ones, the first two of each list."""
     items = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()

@@ -107,7 +107,7 @@ def test_every_byte_counts(folder: Path) -> None:
 def test_files_cut_short_and_missing(folder: Path) -> None:
     for path in sorted(folder.rglob("*.safetensors")):
         data = path.read_bytes()
-        for keep in (0, 4, 100, len(data) // 2, len(data) - 1):
+        for keep in (0, 4, 100, len(data) - 1):
             path.write_bytes(data[:keep])
             with pytest.raises(ValueError, match="damaged"):
                 load(folder)
@@ -119,53 +119,42 @@ def test_files_cut_short_and_missing(folder: Path) -> None:
         (folder / "kept").rename(path)
 
 
-def test_no_tensor_may_be_missing(single: Path) -> None:
-    model = parts()[0]
-    rewrite(single, lambda tensors: tensors.pop("optimizer/exp_avg/embedding.weight"))
-    with pytest.raises(ValueError, match=r"of another model. missing: optimizer/exp_avg/embedding.weight"):
-        load(single.parent)
-    names = [f"optimizer/{moment}/{name}" for moment in shards.MOMENTS for name, _ in model.named_parameters()]
-    rewrite(single, lambda tensors: [tensors.pop(name, None) for name in names])
-    with pytest.raises(ValueError, match=r"missing: .* and \d+ more. Nothing was loaded"):
-        load(single.parent)
-
-
-@pytest.mark.parametrize(("change", "message"), [
+NORM = "norm.weight"
+TENSORS: list[tuple[Callable[[dict[str, Tensor]], object], str]] = [
+    (lambda t: t.pop(f"optimizer/exp_avg/{NORM}"), f"of another model. missing: optimizer/exp_avg/{NORM}"),
     (lambda t: t.update({"model/other": torch.zeros(1)}), "extra: model/other"),
-    (lambda t: t.update({"model/norm.weight": torch.zeros(9)}), r"model/norm.weight is \(9,\), expected \(8,\)"),
-    (lambda t: t.update({"model/norm.weight": torch.zeros(8).bfloat16()}), "norm.weight is bfloat16, expected float32"),
-    (lambda t: t.update({"optimizer/exp_avg/norm.weight": torch.zeros(8).double()}), "is float64, expected float32"),
-    (lambda t: t.update({"optimizer/step/norm.weight": torch.tensor(1e9)}), "expected 2 updates of each.*got 1000"),
-    (lambda t: t.update({"optimizer/step/norm.weight": torch.tensor(torch.nan)}), "expected 2 updates .*got nan"),
-])  # fmt: skip
-def test_other_tensors(single: Path, change: Callable[[dict[str, Tensor]], object], message: str) -> None:
-    before = parts()[0].state_dict()
-    rewrite(single, change)
-    model, optimizer = parts()
-    with pytest.raises(ValueError, match=message):
-        checkpoint.read(single.parent, model, optimizer, SINGLE)
-    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
-    assert not optimizer.state
-
-
-@pytest.mark.parametrize(("state", "message"), [
+    (lambda t: t.update({f"model/{NORM}": torch.zeros(9)}), r"model/norm.weight is \(9,\), expected \(8,\)"),
+    (lambda t: t.update({f"model/{NORM}": torch.zeros(8).bfloat16()}), "norm.weight is bfloat16, expected float32"),
+    (lambda t: t.update({f"optimizer/step/{NORM}": torch.tensor(1e9)}), "expected 2 updates of each.*got 1000"),
+    (lambda t: t.update({f"optimizer/step/{NORM}": torch.tensor(torch.nan)}), "expected 2 updates .*got nan"),
+]
+COUNTS: list[tuple[dict[str, object], str]] = [
     ({"step": 10**9}, "expected step to be at most 20 in a run of 20 steps, got 1,000,000,000"),
-    ({"step": -1}, "expected step to be int ≥ 0, got -1"),
     ({"step": True}, "expected step to be int ≥ 0, got True"),
     ({"skipped_steps": 4}, "expected skipped_steps to be at most 3"),
     ({"skipped_in_a_row": 2}, "expected skipped_in_a_row to be at most 1"),
     ({"seconds": float("inf")}, "expected seconds to be a finite float ≥ 0, got inf"),
-    ({"average_norm": float("nan")}, "expected average_norm to be a finite float ≥ 0"),
     ({"solved_at": 7}, "expected solved_at to be at most 3"),
     ({"curve": [[7, 1.0, 0.5]]}, "expected the last step of the curve to be at most 3"),
-    ({"curve": [[float("inf"), 1.0, 0.5]]}, "to begin with 1 integers ≥ 0"),
     ({"stp": 1}, "unknown setting 'stp' of the state of a run.*Did you mean 'step'"),
-])  # fmt: skip
-def test_counts_have_bounds(single: Path, state: dict[str, object], message: str) -> None:
-    content = run_of(single)
-    rewrite(single, state=json.dumps(content | {"state": content["state"] | state}))
-    with pytest.raises(ValueError, match=rf"checkpoint.safetensors is damaged: .*{message}.*delete it to begin"):
-        load(single.parent)
+]
+
+
+def test_tensors_and_counts_of_another_run(single: Path) -> None:
+    """Each has a digest of its own; nothing is loaded."""
+    original, content, before = single.read_bytes(), run_of(single), parts()[0].state_dict()
+    damaged = "checkpoint.safetensors is damaged: .*{}.*delete it to begin"
+    for change, counts, message in [
+        *((change, {}, message) for change, message in TENSORS),
+        *((lambda _: None, counts, damaged.format(message)) for counts, message in COUNTS),
+    ]:
+        single.write_bytes(original)
+        rewrite(single, change, state=json.dumps(content | {"state": content["state"] | counts}))
+        model, optimizer = parts()
+        with pytest.raises(ValueError, match=message):
+            checkpoint.read(single.parent, model, optimizer, SINGLE)
+        assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+        assert not optimizer.state
 
 
 def test_losses_that_are_not_finite_are_kept(single: Path) -> None:
@@ -178,20 +167,16 @@ def test_losses_that_are_not_finite_are_kept(single: Path) -> None:
 
 
 def test_metadata(single: Path) -> None:
-    for text in NOT_JSON:
-        if len(text) < 10**6:  # safetensors itself writes no longer ones
-            rewrite(single, state=text)
-            with pytest.raises(ValueError, match="is damaged"):
-                load(single.parent)
-    rewrite(single, state=None)
-    with pytest.raises(ValueError, match="expected the state of the run beside its tensors, got none"):
-        load(single.parent)
-    rewrite(single, sha256=None)
-    with pytest.raises(ValueError, match=r"its sha256 is not the one it was written with: delete it to begin the run"):
-        load(single.parent)
-    for version in ("1", "true", ""):
-        rewrite(single, version=version)
-        with pytest.raises(ValueError, match="is not a checkpoint of this release: expected resolvent-checkpoint 2"):
+    original = single.read_bytes()
+    for metadata, message in [
+        *(({"state": text}, "is damaged") for text in NOT_JSON if len(text) < 10**6),  # safetensors writes no longer
+        ({"state": None}, "expected the state of the run beside its tensors, got none"),
+        ({"sha256": None}, "its sha256 is not the one it was written with: delete it to begin the run"),
+        ({"version": "1"}, "is not a checkpoint of this release: expected resolvent-checkpoint 2"),
+    ]:
+        single.write_bytes(original)
+        rewrite(single, **metadata)
+        with pytest.raises(ValueError, match=message):
             load(single.parent)
 
 
@@ -213,7 +198,7 @@ def test_sizes_are_compared_with_the_file(single: Path) -> None:
         load(single.parent)
 
 
-def test_any_text_for_the_state_of_shards(tmp_path: Path) -> None:
+def test_any_text_for_the_state_of_shards_and_their_pointer(tmp_path: Path) -> None:
     step = tmp_path / "checkpoints" / "step_3"
     step.mkdir(parents=True)
     (step.parent / "latest").write_text("step_3\n")
@@ -221,11 +206,7 @@ def test_any_text_for_the_state_of_shards(tmp_path: Path) -> None:
         (step / "state.json").write_text(text)
         with pytest.raises(ValueError, match=r"state.json is damaged"):
             load(tmp_path)
-
-
-def test_a_pointer_to_anything(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    for name in ("", "step_", "../step_3", "step_" + "9" * 10**6, "\x00", "step_3"):
-        (tmp_path / "checkpoints" / "latest").write_text(name)
+    for name in ("", "step_", "../step_3", "step_" + "9" * 10**6, "\x00"):
+        (step.parent / "latest").write_text(name)
         with pytest.raises(ValueError, match="and there is no such checkpoint"):
             load(tmp_path)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import resolvent
-from resolvent.errors import SettingError, shortened
+from resolvent.errors import SettingError
 from resolvent.fields import as_row, check_format
 from resolvent.tensor_files import read_header
 from resolvent.untrusted import MOST_BYTES, parse, read, read_lines
 from tests.counting import peak_bytes
-from tests.hostile.files import DEEP, DEEP_OBJECT
+from tests.hostile.files import DEEP
 
 SOURCE = Path(resolvent.__file__).parent
 
@@ -32,12 +32,10 @@ def test_all_json_is_read_in_one_place() -> None:
 def test_what_is_not_json_is_said_in_a_line() -> None:
     for text, message in (
         (DEEP, "nested so deep"),
-        (DEEP_OBJECT, "nested so deep"),
         (" " * (MOST_BYTES + 1), f"at most {MOST_BYTES:,} bytes"),
         ("9" * 5000, "expected JSON, got '9999"),
         (b"\xff\xfe", "expected JSON in UTF-8, got byte 0xff at 0"),
         ("{", r"expected JSON, got '\{'"),
-        ("", "expected JSON, got ''"),
     ):
         with pytest.raises(SettingError, match=message) as error:
             parse(text)
@@ -70,11 +68,6 @@ def test_a_pipe_is_refused(tmp_path: Path) -> None:
     for reader in (read, lambda path: list(read_lines(path)), lambda path: read_header(path, "again")):
         with pytest.raises(ValueError, match="to be a file, got a pipe"):
             reader(tmp_path / "pipe")
-
-
-def test_messages_are_short() -> None:
-    for value in ("a" * 10**6, list(range(10**5)), dict.fromkeys(range(1000)), None):
-        assert len(shortened(value)) < 100
 
 
 def test_versions_and_rows_have_types() -> None:

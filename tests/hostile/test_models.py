@@ -47,23 +47,13 @@ def reweigh(folder: Path, weights: dict[str, torch.Tensor]) -> None:
 
 CLAIMS: list[tuple[dict[str, object], str]] = [
     ({"layers": 10**5}, "expected 100,000 layers, as its settings say, got weights of 2"),
-    ({"layers": 10**5, "pattern": [f"offsets:1,{k + 2}" for k in range(10**5)]}, "expected 100,000 layers"),
     ({"dim": 10**12, "heads": 10**12}, "expected embeddings of dim 1000000000000"),
     ({"vocab_size": 10**9}, "embedding.weight is"),
-    ({"ff_dim": 10**9}, "mlp_in.weight is"),
     ({"ff_dim": 10**30}, "expected ff_dim to be an integer ≥ 1 or None, at most 2,147,483,647"),
     ({"pattern": "stride:" + "k+" * 10**6 + "1"}, "too long"),
     ({"rule": "mamba2:state=1000000000", "pattern": "first-order"}, "does not fit the model|is damaged"),
-    ({"rule": "low-rank:rank=1000000000000000000000"}, "does not fit the model|is damaged"),
     ({"rule": "x" * 10**6}, "unknown rule 'xxx"),
-    ({"rule": "softmax:" + "a=1," * 10**5}, "expected no options|expected .* got 'a=1"),
-    ({"rule": "softmax:gate=" + "x" * 10**6}, "expected gate to be|expected a gate|got 'xxx"),
-    ({"pattern": "x" * 10**6}, "unknown pattern 'xxx"),
     ({"rope": 1e999}, "expected rope to be a finite number > 0, or None, got inf"),
-    ({"rope": 10**400}, "expected rope to be a finite number > 0, or None, got 1000"),
-    ({"init_std": 10**400}, "expected init_std to be a finite number"),
-    ({"rope": True}, "expected rope to be a finite number"),
-    ({"init_std": float("nan")}, "expected init_std to be a finite number"),
     ({"bias": "no"}, "expected bias to be True or False, got 'no'"),
     ({"pattern": [["dense", ["dense"]], "dense"]}, "expected each pattern by its name"),
 ]  # fmt: skip
@@ -103,13 +93,6 @@ def test_equal_layers_are_looked_at_once() -> None:
         ModelConfig(layers=200, dim=64, heads=64, pattern=different)
 
 
-def test_any_text_for_a_config(saved: Path) -> None:
-    for text in NOT_JSON:
-        (saved / "config.json").write_text(text)
-        with pytest.raises(ValueError, match=r"config.json is damaged"):
-            LanguageModel.load(saved)
-
-
 def test_every_value_has_a_type(saved: Path) -> None:
     """A wrong value anywhere is refused, or means something: null where there is a default, another rope."""
     content = content_of(saved)
@@ -137,8 +120,6 @@ HEADERS: list[tuple[Callable[[Path], None], str]] = [
     (lambda path: write_header(path, {"a": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}),
      "expected 4,000,000,000,000 bytes of tensors, as its header says, got 0"),
     (lambda path: write_header(path, {"a": {"dtype": "F32", "shape": [10**30], "data_offsets": [0, 0]}}), "a dtype of"),
-    (lambda path: write_header(path, {"a": {"dtype": "F32", "shape": "x", "data_offsets": [0, 0]}}), "a dtype of"),
-    (lambda path: write_header(path, {"a": {"dtype": "X", "shape": [], "data_offsets": [0, 0]}}), "a dtype of"),
     (lambda path: write_header(path, {"a": None}), "expected a dtype of"),
     (lambda path: write_header(path, {"__metadata__": {"a": 1}}), "to be text"),
     (lambda path: write_header(path, {}), "expected all of one dtype.*got no tensors"),
@@ -147,26 +128,26 @@ HEADERS: list[tuple[Callable[[Path], None], str]] = [
 ]  # fmt: skip
 
 
-def test_headers_of_weights(saved: Path) -> None:
+def test_any_text_for_a_header_or_a_config(saved: Path) -> None:
     for damage, message in HEADERS:
         damage(weights_in(saved))
         with pytest.raises(ValueError, match=message):
+            LanguageModel.load(saved)
+    for text in NOT_JSON:
+        (saved / "config.json").write_text(text)
+        with pytest.raises(ValueError, match=r"config.json is damaged"):
             LanguageModel.load(saved)
 
 
 def test_weights_have_one_dtype(saved: Path, tmp_path: Path) -> None:
     weights = load_file(weights_in(saved))
-    reweigh(saved, weights | {"norm.weight": weights["norm.weight"].bfloat16()})
-    with pytest.raises(
-        ValueError, match=r"expected all of one dtype, .* got bfloat16: norm.weight; float32: |float32.*bfloat16: norm"
+    for changed, message in (
+        (weights | {"norm.weight": weights["norm.weight"].bfloat16()}, "expected all of one dtype"),
+        ({name: t.bfloat16() for name, t in weights.items()}, "has weights of bfloat16, expected 'float32', as in"),
     ):
-        LanguageModel.load(saved)
-    reweigh(saved, {name: t.bfloat16() for name, t in weights.items()})
-    with pytest.raises(ValueError, match=r"has weights of bfloat16, expected 'float32', as in config.json"):
-        LanguageModel.load(saved)
-    reweigh(saved, {name: t.long() for name, t in weights.items()})
-    with pytest.raises(ValueError, match="expected all of one dtype"):
-        LanguageModel.load(saved)
+        reweigh(saved, changed)
+        with pytest.raises(ValueError, match=message):
+            LanguageModel.load(saved)
     half = LanguageModel(ModelConfig(vocab_size=20, layers=1, dim=8, heads=2)).bfloat16()
     assert LanguageModel.load(half.save(tmp_path / "half")).norm.weight.dtype == torch.bfloat16
     half.norm.float()
