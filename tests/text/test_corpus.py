@@ -33,22 +33,8 @@ def test_tokens_are_mapped(folder: Path) -> None:
     assert corpus.counts["train"] == SplitCounts(tokens=10, documents=1, bytes=10, lines=2)
     assert corpus.counts["validation"] == SplitCounts(tokens=2, documents=1, bytes=2, lines=0)
     assert corpus.vocab_size == 257
-
-
-def test_str(folder: Path) -> None:
-    lines = str(Corpus.open(folder)).splitlines()
-    assert lines[0] == "3 files as bytes tokens (vocabulary of 257), splits as in the source"
-    assert lines[2].split() == ["train", "1", "2", "10", "10", "1.00"]
-
-
-def test_sidecar_content(folder: Path) -> None:
     content = json.loads((folder / "corpus.json").read_text())
-    assert (content["format"], content["version"]) == ("resolvent-corpus", 1)
-    assert content["tokenizer"] == {
-        "name": "bytes", "hash": ByteTokenizer.hash, "vocab_size": 257, "end_of_text": 256,
-    }  # fmt: skip
-    assert [s["name"].split("/")[1] for s in content["sources"]] == ["test.txt", "train.txt", "validation.txt"]
-    assert [s["bytes"] for s in content["sources"]] == [3, 10, 2]
+    assert [source["bytes"] for source in content["sources"]] == [3, 10, 2]
     assert sorted(path.name for path in folder.iterdir()) == ["corpus.json", "test.bin", "train.bin", "validation.bin"]
 
 
@@ -60,47 +46,24 @@ def edit(**changes: object) -> Callable[[Path], None]:
     return apply
 
 
-def damage(folder: Path) -> None:
-    data = bytearray((folder / "train.bin").read_bytes())
-    data[0] ^= 1
-    (folder / "train.bin").write_bytes(data)
-
-
-def without_sha(folder: Path) -> None:
-    path = folder / "corpus.json"
-    content = json.loads(path.read_text())
-    del content["splits"]["test"]["sha256"]
-    path.write_text(json.dumps(content))
-
-
 def write(name: str, data: bytes) -> Callable[[Path], object]:
     return lambda folder: (folder / name).write_bytes(data)
 
 
 DAMAGES: list[tuple[Callable[[Path], object], str]] = [
-    (
-        lambda f: (f / "corpus.json").unlink(),
-        r"no corpus in .*out: expected a file corpus\.json; see `resolvent data",
-    ),
+    (lambda f: (f / "corpus.json").unlink(), r"no corpus in .*: expected a file corpus\.json; see `resolvent data"),
     (lambda f: f.rename(f.with_name("out.partial")), "no corpus in .*not finished: run `resolvent data prepare` again"),
-    (write("corpus.json", b'{"format'), r"corpus\.json is damaged: expected JSON, got .*Delete the folder"),
-    (write("corpus.json", b"\xff"), r"corpus\.json is damaged: expected JSON"),
-    (write("corpus.json", b"[]"), "is not a corpus: expected format 'resolvent-corpus'"),
-    (edit(format="other"), "is not a corpus: expected format"),
+    (write("corpus.json", b"{"), r"corpus\.json is damaged: expected JSON, got .*Delete the folder"),
+    (edit(format="other"), "is not a corpus: expected format 'resolvent-corpus'"),
     (edit(version=2), "has version 2, and this release reads 1"),
     (edit(splits={}), "damaged: expected splits train, validation, test, got none"),
     (edit(splits=None), "damaged: expected an object for splits, got nothing"),
     (edit(rule="other"), "damaged: expected rule kept, tail, files, names, documents, got 'other'"),
-    (
-        edit(splits={split: {"tokens": 1} for split in TEXTS}),
-        r"damaged: expected a string for splits\.train\.file, got nothing",
-    ),
     (edit(tokenizer={}), r"damaged: expected a string for tokenizer\.name, got nothing\. Delete"),
-    (without_sha, r"damaged: expected a string for splits\.test\.sha256, got nothing"),
     (lambda f: (f / "test.bin").unlink(), r"test\.bin is missing: expected 3 tokens"),
     (write("train.bin", bytes(18)), r"train\.bin is truncated: expected 20 bytes, got 18\. Delete"),
     (write("train.bin", bytes(22)), r"train\.bin is damaged: expected 20 bytes, got 22\. Delete"),
-    (damage, r"train\.bin is damaged: expected sha256 \w{16}…, got \w{16}…\. Delete"),
+    (write("train.bin", bytes(20)), r"train\.bin is damaged: expected sha256 \w{16}…, got \w{16}…\. Delete"),
 ]
 
 
@@ -110,21 +73,6 @@ def test_damage_is_named(folder: Path, tmp_path: Path) -> None:
         spoil(copy)
         with pytest.raises(TextError, match=message):
             Corpus.open(copy, hashes=True)
-
-
-def test_one_bit_is_seen_only_by_its_hash(folder: Path) -> None:
-    damage(folder)
-    assert Corpus.open(folder).split("train")[0] == ord("T") ^ 1
-
-
-def test_an_empty_corpus(folder: Path) -> None:
-    content = json.loads((folder / "corpus.json").read_text())
-    for split in TEXTS:
-        content["splits"][split]["tokens"] = 0
-        (folder / f"{split}.bin").write_bytes(b"")
-    (folder / "corpus.json").write_text(json.dumps(content))
-    with pytest.raises(TextError, match="is empty: none of its splits has a token"):
-        Corpus.open(folder)
 
 
 def test_tokens_of_another_tokenizer(folder: Path) -> None:

@@ -14,17 +14,6 @@ import pytest
 from resolvent.text import DiskFullError, prepare
 from tests import processes
 
-# The command as it is, but saving after every small piece.
-COMMAND = """
-import sys
-from importlib import import_module
-import_module("resolvent.text.prepare").SAVE_INTERVAL = 0.0
-import_module("resolvent.text.reading").PIECE = 2**15
-from resolvent.cli import main
-sys.argv[0] = "resolvent"
-main()
-"""
-
 # One process per system call that changes a file, killed instead of making it; then another that resumes.
 EVERY_CALL = """
 import os, signal, sys
@@ -143,20 +132,3 @@ def test_other_errors_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(OSError, match="Input/output error") as caught:
         prepare(source, tmp_path / "out", "bytes")
     assert not isinstance(caught.value, DiskFullError)
-
-
-def test_a_limit_of_the_system(tmp_path: Path) -> None:
-    """Files may not exceed 150,000 bytes: an error in one line; without the limit the same command resumes."""
-    source = write_texts(tmp_path / "texts", 200_000)
-    arguments = ["data", "prepare", str(source), "--tokenizer", "bytes", "--out", str(tmp_path / "out")]
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))\n"
-    done = processes.run("-c", limit + COMMAND, *arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert "error: no space left to write" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "out").exists()
-    done = processes.run("-c", COMMAND, *arguments)
-    assert done.returncode == 0, done.stderr
-    prepare(source, tmp_path / "whole", "bytes")
-    assert content(tmp_path / "out") == content(tmp_path / "whole")

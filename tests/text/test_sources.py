@@ -34,17 +34,20 @@ def test_found_in_the_order_of_names(tmp_path: Path) -> None:
 
 
 def test_content_is_measured_unpacked(tmp_path: Path) -> None:
-    write(tmp_path, {"a.txt": "é\n" * 100, "b.txt.gz": "é\n" * 100})
-    plain, packed = surveyed([tmp_path])[0]
-    assert plain.bytes == packed.bytes == plain.stored == 300
-    assert packed.stored < 100
-    assert plain.sha256 == packed.sha256 == hashlib.sha256("é\n".encode() * 100).hexdigest()
+    """Of any other name than those of records it is plain text."""
+    write(tmp_path, {"a.txt": "é\n" * 100, "b.txt.gz": "é\n" * 100, "README.md": "é\n" * 100, "c.md.gz": "é\n" * 100})
+    for name in ("a.txt", "b.txt.gz", "README.md", "c.md.gz"):
+        (source,), rule = surveyed([tmp_path / name])
+        assert (source.kind, rule, source.bytes) == ("txt", "tail", 300)
+        assert source.stored < 100 if name.endswith(".gz") else source.stored == 300
+        assert source.sha256 == hashlib.sha256("é\n".encode() * 100).hexdigest()
 
 
 def test_files_named_after_splits_keep_them(tmp_path: Path) -> None:
     for number, (names, splits) in enumerate([
         (["train.txt", "valid.txt", "test.txt"], ["test", "train", "validation"]),
         (["train.jsonl", "val.jsonl"], ["train", "validation"]),
+        (["train.txt", "test.txt"], ["test", "train"]),
         (["train-00000-of-00002.txt.gz", "train-00001-of-00002.txt", "validation.txt"],
          ["train", "train", "validation"]),
     ]):  # fmt: skip
@@ -72,53 +75,35 @@ def test_the_tail_of_one_text(name: str, line: str, tmp_path: Path) -> None:
         assert parts[0][-1] == parts[1][-1] == line[-1]
 
 
-def test_nothing_held_out(tmp_path: Path) -> None:
-    (source,), _ = surveyed([write(tmp_path, {"a.txt": "line\n" * 50})], 0)
-    assert source.cuts == (250, 250)
-    sources, _ = surveyed([write(tmp_path / "many", {f"{i}.txt": str(i) for i in range(9)})], 0)
-    assert {s.split for s in sources} == {"train"}
-
-
 def test_files_are_ranked_by_hash(tmp_path: Path) -> None:
     texts = {f"{i:02}.txt": f"text {i}\n" for i in range(60)}
-    sources, rule = surveyed([write(tmp_path, texts | {"empty.txt": ""})])
-    assert rule == "files"
-    by_split = {split: [s.name for s in sources if s.split == split and s.bytes] for split in SPLITS}
-    assert [len(names) for names in by_split.values()] == [54, 3, 3]
-    ranked = sorted((n for n in texts), key=lambda n: hashlib.sha256(texts[n].encode()).hexdigest())
-    assert sorted(by_split["test"]) == sorted(f"{tmp_path.name}/{n}" for n in ranked[:3])
-    assert sorted(by_split["validation"]) == sorted(f"{tmp_path.name}/{n}" for n in ranked[3:6])
+    ranked = sorted(texts, key=lambda name: hashlib.sha256(texts[name].encode()).hexdigest())
+    for number, (count, held_out, each) in enumerate(((60, 0.05, 3), (3, 0.05, 1), (9, 0, 0))):
+        of = {name: texts[name] for name in ranked[:count]}
+        sources, rule = surveyed([write(tmp_path / str(number), of | {"empty.txt": ""})], held_out)
+        assert rule == "files"
+        by_split = {split: {s.name for s in sources if s.split == split and s.bytes} for split in SPLITS}
+        names = [f"{number}/{name}" for name in ranked[:count]]
+        expected = [names[2 * each :], names[each : 2 * each], names[:each]]
+        assert [by_split[split] for split in ("train", "validation", "test")] == [set(part) for part in expected]
 
 
-def test_three_files_give_one_each(tmp_path: Path) -> None:
-    sources, _ = surveyed([write(tmp_path, {"a.txt": "1", "b.txt": "2", "c.txt": "3"})])
-    assert sorted(s.split for s in sources) == sorted(SPLITS)
-
-
-def test_records_and_texts_together(tmp_path: Path) -> None:
-    sources, rule = surveyed([write(tmp_path, {"a.jsonl": "", "b.txt": "b", "c.txt": "c"})], 0.25)
-    assert rule == "documents"
-    assert [s.split for s in sources] == [
-        None,
-        *(split_of_hash(hashlib.sha256(t).hexdigest(), 0.25) for t in (b"b", b"c")),
-    ]
-
-
-def test_shares_are_what_they_say() -> None:
+def test_shares_are_what_they_say(tmp_path: Path) -> None:
+    """Of documents, and of texts that stand beside records."""
     splits = [split_of_hash(hashlib.sha256(str(i).encode()).hexdigest(), 0.1) for i in range(5000)]
     for split, share in zip(SPLITS, (0.8, 0.1, 0.1), strict=True):
         assert np.mean([s == split for s in splits]) == pytest.approx(share, abs=0.02)
-
-
-def test_info_round_trips(tmp_path: Path) -> None:
-    found = find_sources([write(tmp_path, {"a.txt": "line\n" * 50})])
-    (source,), _ = survey(found, 0.1, lambda _: None)
-    assert found[0].with_info(source.info) == source
-    assert not {"path", "changed"} & dataclasses.asdict(source.info).keys()
+    texts = {f"{i}.txt": str(i) for i in range(9)}
+    sources, rule = surveyed([write(tmp_path, {"a.jsonl": ""} | texts)], 0.1)
+    assert rule == "documents"
+    found = {s.name.split("/")[1]: s.split for s in sources}
+    assert found == {"a.jsonl": None} | dict(zip(texts, splits, strict=False))
 
 
 def test_change_is_seen(tmp_path: Path) -> None:
     found = find_sources([write(tmp_path, {"a.txt": "line\n"})])
+    (source,), _ = survey(found, 0.1, lambda _: None)
+    assert found[0].with_info(source.info) == source
     recorded = [found[0].info]
     assert unchanged(found, recorded, found[0].changed + 1)
     assert not unchanged(found, recorded, found[0].changed)  # touched since
@@ -156,15 +141,3 @@ def test_errors(tmp_path: Path) -> None:
             surveyed([tmp_path / name])
     with pytest.raises(TextError, match=r"a\.parquet is damaged: expected a complete parquet file"):
         surveyed([tmp_path / "a.parquet"])
-
-
-def test_any_other_file_is_plain_text(tmp_path: Path) -> None:
-    for name in ("README.md", "notes", "paper.tex", "a.md.gz"):
-        (source,), rule = surveyed([write(tmp_path, {name: "# Title\n" * 50}) / name])
-        assert (source.kind, rule, source.bytes) == ("txt", "tail", 400)
-
-
-def test_other_names_keep_their_splits_too(tmp_path: Path) -> None:
-    write(tmp_path, {"train.md": "text", "test.md": "text"})
-    sources, rule = surveyed([tmp_path / "train.md", tmp_path / "test.md"])
-    assert ([s.split for s in sources], rule) == (["train", "test"], "kept")
