@@ -1,5 +1,7 @@
 """A good citizen of torch: derivatives of all orders, transforms, compile, export, autocast."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from tests.operator_cases import (
     NAMES,
     SPARSE,
     TABLE,
+    Inputs,
     Spec,
     assert_close,
     backends,
@@ -59,43 +62,35 @@ def test_second_derivatives_of_solve(backend: str) -> None:
     assert torch.autograd.gradgradcheck(run, [x, alpha, beta / 3])
 
 
-@pytest.mark.parametrize("spec", ["exponential", TABLE, "attention/first-order"])
-@pytest.mark.parametrize("backend", SPARSE)
-def test_transforms(backend: str, spec: Spec) -> None:
-    inputs = mixer_inputs(9, torch.float64, 1, 2)
-    xs = torch.randn(4, *inputs["x"].shape).double()
-
-    def run(x: Tensor) -> Tensor:
-        return mix({**inputs, "x": x}, spec, backend=backend)
-
-    def loss(x: Tensor) -> Tensor:
-        return run(x).square().sum()
-
-    assert_close(torch.vmap(run)(xs), torch.stack([run(x) for x in xs]))
-    leaf = xs[0].clone().requires_grad_()
-    [expected] = torch.autograd.grad(loss(leaf), leaf)
-    assert_close(torch.func.grad(loss)(xs[0]), expected)
-    each = torch.stack([torch.func.grad(loss)(x) for x in xs])
-    assert_close(torch.vmap(torch.func.grad(loss))(xs), each)
-
-
-@pytest.mark.parametrize(("spec", "n", "options"), [
-    ("attention", 9, {}), ("dense", 800, {}), ("exponential", 9, JOINT), ("dense", 9, JOINT), ("local:3", 9, {}),
-    ("attention/first-order", 9, JOINT), ("local:8/exponential+cache", 9, JOINT),
+@pytest.mark.parametrize(("spec", "options"), [
+    ("exponential", {}), (TABLE, {}), ("attention/first-order", {}), ("local:3", {}), ("attention", {}),
+    ("exponential", JOINT), ("dense", JOINT), ("attention/first-order", JOINT), ("local:8/exponential+cache", JOINT),
 ])  # fmt: skip
-def test_vmap_of_every_way_to_run(spec: str, n: int, options: dict[str, object]) -> None:
-    """Matrix products, the joint softmax and explicit coefficients, too; and gradients under it."""
+def test_transforms(spec: Spec, options: dict[str, object]) -> None:
+    for backend in ("auto", *SPARSE):
+        check_transforms(9, lambda t, b=backend: mix(t, spec, backend=b, **options))
+
+
+def test_transforms_of_long_sequences() -> None:
+    """Which run on matrix products."""
+    check_transforms(800, lambda t: mix(t, "dense"))
+
+
+def check_transforms(n: int, run: Callable[[Inputs], Tensor]) -> None:
+    """Over all inputs, gradients, and gradients over one input."""
     inputs = mixer_inputs(n, torch.float64, 3, 2)
     stacked = {name: t[:, None] for name, t in inputs.items()}
-    each = torch.stack([mix({k: t[i] for k, t in stacked.items()}, spec, **options) for i in range(3)])
-    assert_close(torch.vmap(lambda t: mix(t, spec, **options))(stacked), each)
+    each = torch.stack([run({k: t[i] for k, t in stacked.items()}) for i in range(3)])
+    assert_close(torch.vmap(run)(stacked), each)
     rest = {name: t[0] for name, t in stacked.items()}
 
-    def loss(x: torch.Tensor) -> torch.Tensor:
-        return mix({**rest, "x": x}, spec, **options).square().sum()
+    def loss(x: Tensor) -> Tensor:
+        return run({**rest, "x": x}).square().sum()
 
-    gradients = torch.stack([torch.func.grad(loss)(x) for x in stacked["x"]])
-    assert_close(torch.vmap(torch.func.grad(loss))(stacked["x"]), gradients)
+    leaf = stacked["x"].clone().requires_grad_()
+    expected = torch.stack([torch.autograd.grad(loss(x), x)[0] for x in leaf.unbind()])
+    assert_close(torch.stack([torch.func.grad(loss)(x) for x in stacked["x"]]), expected)
+    assert_close(torch.vmap(torch.func.grad(loss))(stacked["x"]), expected)
 
 
 @pytest.mark.parametrize(("backend", "spec"), [*((b, "exponential") for b in SPARSE), ("dense", "dense")])
@@ -110,8 +105,12 @@ def test_forward_mode_is_refused_not_wrong(backend: str, spec: str) -> None:
 @pytest.mark.parametrize("backend", SPARSE)
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_operator(backend: str, requires_grad: bool) -> None:
-    tensors = [t.requires_grad_(requires_grad) for t in mixer_inputs(9, torch.float32, 1, 2, 16, 16).values()]
-    opcheck(tracing._mix, (tensors, "exponential+cache", [0, 4, 9], 0.25, backend))
+    """In float32, and in bfloat16 beside a gate that is finer."""
+    for dtype in (torch.float32, torch.bfloat16):
+        inputs = mixer_inputs(9, dtype, 1, 2, 16, 16)
+        tensors = [*list(inputs.values())[:-1], inputs["gate"].float()]
+        tensors = [t.requires_grad_(requires_grad) for t in tensors]
+        opcheck(tracing._mix, (tensors, "exponential+cache", [0, 4, 9], 0.25, backend))
 
 
 def test_a_backend_that_is_not_registered_has_no_name_in_a_graph() -> None:
@@ -180,10 +179,10 @@ def test_autocast(spec: Spec) -> None:
     """Everything goes in as bfloat16 but the gate, is computed in float32, and comes out as bfloat16."""
     inputs = mixer_inputs(40, torch.float32)
     exact = mix(inputs, spec)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = mix(inputs, spec)
-    assert y.dtype == torch.bfloat16
-    assert (y - exact).abs().max() < 0.1  # inputs were rounded, too, which the table knows nothing of
     halves = {name: t if name == "gate" else t.bfloat16() for name, t in inputs.items()}
-    mixed = mix(halves, spec)
-    assert torch.equal(mixed, y)
+    for backend in backends(spec):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = mix(inputs, spec, backend=backend)
+        assert y.dtype == torch.bfloat16
+        assert (y - exact).abs().max() < 0.1  # inputs were rounded, too, which the table knows nothing of
+        assert torch.equal(mix(halves, spec, backend=backend), y)

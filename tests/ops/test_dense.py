@@ -1,8 +1,6 @@
 """The dense backend is the reference, in blocks: values, gradients, second derivatives, and never n² memory."""
 
-import math
-from itertools import pairwise, product
-from typing import Any
+from itertools import product
 
 import pytest
 import torch
@@ -12,13 +10,13 @@ from resolvent.ops import dense, reference
 from resolvent.ops.dense import blocks as dense_blocks
 from resolvent.ops.rows import Rows, rows_of
 from resolvent.patterns import pattern
+from tests.laws.test_backends import check_solve
 from tests.operator_cases import (
     TOLERANCE,
     Inputs,
     Largest,
     assert_all_close,
     assert_close,
-    cut,
     gradients,
     run_on,
 )
@@ -51,60 +49,34 @@ def check(inputs: Inputs, rows: Rows) -> None:
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.usefixtures("small_blocks")
-def test_mix(spec: str) -> None:
+def test_definition_and_gradients(spec: str) -> None:
+    """At the edges of blocks, with arbitrary rows before that have gradients as well, and packed."""
+    p = pattern(spec)
     for n in LENGTHS:
-        check(mixer_inputs(n), rows_of(pattern(spec), (0, n)))
+        check(mixer_inputs(n), rows_of(p, (0, n)))
+    check(mixer_inputs(21, known=19), rows_of(p, (0, 21), 19))
+    check(mixer_inputs(40), rows_of(p, (0, 3, 3, 4, 10, 40)))
 
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.usefixtures("small_blocks")
-def test_known_rows(spec: str) -> None:
-    """Arbitrary rows before, with gradients for them as well."""
-    check(mixer_inputs(21, known=19), rows_of(pattern(spec), (0, 21), 19))
-
-
-@pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.usefixtures("small_blocks")
-def test_packed_sequences_are_each_alone(spec: str) -> None:
-    cuts, p = (0, 3, 3, 4, 10, 40), pattern(spec)
-    inputs = mixer_inputs(40)
-
-    def alone(t: Inputs) -> Tensor:
-        spans = [(a, b) for a, b in pairwise(cuts) if a < b]
-        return torch.cat([run_on(reference, cut(t, a, b), rows_of(p, (0, b - a))) for a, b in spans], dim=2)
-
-    found = gradients(lambda t: run_on(dense, t, rows_of(p, cuts)), inputs)
-    assert_all_close(found, gradients(alone, inputs))
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("spec", SPECS)
 def test_solve(spec: str) -> None:
-    """Signed coefficients; what lies beyond a row's sources is NaN and must not matter."""
-    for cuts, position in (((0, 1), 0), ((0, 37), 0), ((0, 3, 3, 4, 24), 0), ((0, 20), 17)):
-        check_solve(spec, cuts, position)
+    check_solve(spec, 37)
 
 
-def check_solve(spec: str, cuts: tuple[int, ...], position: int) -> None:
-    p, n = pattern(spec), cuts[-1]
-    rows = rows_of(p, cuts, position)
-    torch.manual_seed(n)
-    absent = torch.from_numpy(rows.table) < 0
-    inputs = {"x": torch.randn(1, 2, position + n, 5), "alpha": torch.randn(1, 2, n, 1 + rows.width)}
-    inputs["alpha"][..., 1:][..., absent] = math.nan
-    if p.direct == "diagonal":
-        inputs["alpha"] = inputs["alpha"][..., :1]
-    if p.recurrent:
-        inputs["beta"] = torch.randn(1, 2, n, rows.width) / max(rows.width, 1)
-        inputs["beta"][..., absent] = math.nan
-    if position:
-        inputs["y_known"] = torch.randn(1, 2, position, 5)
-    inputs = {name: t.double() for name, t in inputs.items()}
-
-    def run(backend: Any) -> tuple[Tensor, Inputs]:
-        return gradients(lambda t: backend.solve(**{"beta": None, **t}, rows=rows), inputs)
-
-    assert_all_close(run(dense), run(reference))
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.usefixtures("small_blocks")
+def test_extreme_scores_and_gates(spec: str) -> None:
+    """Scores of ±10⁴, all scores equal, gates at 0 and 1: finite, and rows of T still sum to one."""
+    n = 70
+    for size, dtype in product((0.0, 1e4), (torch.float64, torch.float32)):
+        inputs = {k: t.to(dtype) for k, t in mixer_inputs(n).items()}
+        inputs["qa"], inputs["qb"] = inputs["qa"] * size, inputs["qb"] * size
+        inputs["x"] = torch.ones_like(inputs["x"])
+        inputs["gate"] = (torch.arange(n) % 3 / 2).clamp(max=1).to(dtype).expand(1, 2, n)
+        y, found = gradients(lambda t: run_on(dense, t, rows_of(pattern(spec), (0, n)), 1.0), inputs)
+        assert_close(y, torch.ones_like(y))
+        assert all(t.isfinite().all() for t in found.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -134,21 +106,6 @@ def test_derivatives_twice(spec: str, known: int, monkeypatch: pytest.MonkeyPatc
     leaves = [inputs[k].requires_grad_() for k in used]
     assert torch.autograd.gradcheck(run, leaves)
     assert torch.autograd.gradgradcheck(run, leaves, fast_mode=True)
-
-
-@pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.usefixtures("small_blocks")
-def test_extreme_scores_and_gates(spec: str) -> None:
-    """Scores of ±10⁴, all scores equal, gates at 0 and 1: finite, and rows of T still sum to one."""
-    n = 70
-    for size, dtype in product((0.0, 1e4), (torch.float64, torch.float32)):
-        inputs = {k: t.to(dtype) for k, t in mixer_inputs(n).items()}
-        inputs["qa"], inputs["qb"] = inputs["qa"] * size, inputs["qb"] * size
-        inputs["x"] = torch.ones_like(inputs["x"])
-        inputs["gate"] = (torch.arange(n) % 3 / 2).clamp(max=1).to(dtype).expand(1, 2, n)
-        y, found = gradients(lambda t: run_on(dense, t, rows_of(pattern(spec), (0, n)), 1.0), inputs)
-        assert_close(y, torch.ones_like(y))
-        assert all(t.isfinite().all() for t in found.values())
 
 
 @pytest.mark.parametrize("spec", SPECS)

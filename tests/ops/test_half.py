@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.library import opcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import resolvent as rv
-from resolvent.ops import cpu, tracing
+from resolvent.ops import cpu
 from resolvent.ops.inputs import Inputs as OperatorInputs
 from resolvent.ops.rows import Rows
 from tests.laws.test_backends import threads
@@ -172,11 +171,3 @@ def test_transforms() -> None:
     assert torch.allclose(gradient.float(), each[0].float(), rtol=0.03, atol=0.03)
     assert second.isfinite().all()
     assert second.any()
-
-
-@pytest.mark.parametrize("finer", [False, True])
-def test_operator(finer: bool) -> None:
-    tensors = [t.requires_grad_() for t in mixer_inputs(9, torch.bfloat16, 1, 2, 16, 16).values()]
-    if finer:
-        tensors[-1] = tensors[-1].detach().float().requires_grad_()
-    opcheck(tracing._mix, (tensors, "exponential+cache", [0, 4, 9], 0.25, "cpu"))

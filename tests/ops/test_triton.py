@@ -2,23 +2,19 @@
 
 import json
 from dataclasses import asdict
-from itertools import chain, pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
-import resolvent as rv
 from resolvent.bench import gpu_check
 from resolvent.cli.bench_gpu import check_gpu as gpu_check_command
 from resolvent.ops import triton
-from resolvent.ops.backend import Backend, Request, SplitBackend
-from resolvent.ops.registry import BACKENDS, choose
-from resolvent.ops.rows import rows_of
-from resolvent.ops.triton.plan import TILE, BlockPlan, block_plan, chunk_plan
+from resolvent.ops.backend import Request
+from resolvent.ops.registry import choose
 from resolvent.ops.triton.sizes import TUNED, Sizes, sizes_for
 from tests.commands import command
-from tests.operator_cases import SINGLE, Spec, mix, mixer_inputs
+from tests.operator_cases import mix, mixer_inputs
 
 ON_GPU = Request("mix", "exponential", False, True, "cuda", 8192)
 
@@ -27,12 +23,6 @@ ON_GPU = Request("mix", "exponential", False, True, "cuda", 8192)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton, "find_spec", lambda _: object())
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-
-
-def test_it_is_a_backend() -> None:
-    assert BACKENDS["triton"] is triton
-    assert isinstance(triton, Backend)
-    assert isinstance(triton, SplitBackend)
 
 
 @pytest.mark.usefixtures("installed")
@@ -66,65 +56,6 @@ def test_asked_for_it_works_or_raises(monkeypatch: pytest.MonkeyPatch) -> None:
         mix(inputs, "exponential", backend="triton")
 
 
-@pytest.mark.parametrize("spec", [spec for spec in SINGLE if not rv.pattern(spec).is_dense])
-def test_blocks_read_what_the_pattern_reads(spec: Spec) -> None:
-    """Near bits and lists, or near bits and offsets: each read once, by the rows that the table has."""
-    for cuts, position in (((0, 70), 0), ((0, 20, 20, 21, 70), 0), ((0, 50), 37)):
-        for block in (16, 64):
-            check_blocks(spec, cuts, position, block)
-
-
-def check_blocks(spec: Spec, cuts: tuple[int, ...], position: int, block: int) -> None:
-    (stage,) = rv.pattern(spec).stages
-    rows = rows_of(stage, cuts, position)
-    plan = block_plan(rows, torch.device("cpu"), block)
-    reads = [sorted(row) for row in _reads(plan, rows.known)]
-    assert len(reads) == rows.new
-    for mine, theirs in zip(reads, rows.table.tolist(), strict=True):
-        assert mine == sorted(source for source in theirs if source >= 0)
-    assert plan.block_count == sum(-(-(after - before) // block) for before, after in pairwise(cuts))
-
-
-def _reads(plan: BlockPlan, known: int) -> list[list[int]]:
-    """What each new row reads, in rows of the tensors, by the plan's own tables."""
-    reads = []
-    for first, number, size, _ in plan.blocks.T.tolist():
-        base, begin = first - number * plan.block, number * plan.block
-        for r in range(size):
-            bits = int(plan.near[begin + r])
-            own = [known + first + j for j in range(r) if bits >> j & 1]
-            if plan.strided:
-                offsets = plan.offsets[: int(plan.lists[number])].tolist()
-                own += [known + first + r - f for f in offsets if r < f <= known + begin + r]
-            else:
-                entries = range(int(plan.lists[number]) * TILE, int(plan.lists[number + 1]) * TILE)
-                own += [base + int(plan.sources[e]) for e in entries if int(plan.readers[e]) >> r & 1]
-            reads.append(own)
-    return reads
-
-
-@pytest.mark.parametrize("spec", ["exponential+cache", "fenwick", "order:2"])
-@pytest.mark.parametrize(("cuts", "position"), [((0, 70), 0), ((0, 20, 20, 21, 90), 0), ((0, 50), 37)])
-def test_chunks_number_the_rows_that_are_alive(spec: str, cuts: tuple[int, ...], position: int) -> None:
-    """A listed row from before its chunk has its place in the list of the chunk; blocks are those of its sequence."""
-    (stage,) = rv.pattern(spec).stages
-    rows = rows_of(stage, cuts, position)
-    blocks, chunks = block_plan(rows, torch.device("cpu"), 16), chunk_plan(rows, torch.device("cpu"), 16, 32)
-    begins = (blocks.lists * TILE).tolist()
-    for number in range(len(begins) - 1):
-        chunk = number // 2 * 2
-        alive = blocks.sources[begins[chunk] : begins[chunk + 1]].tolist()
-        for entry in range(begins[number], begins[number + 1]):
-            source, column = int(blocks.sources[entry]), int(chunks.columns[entry])
-            before = 0 <= source < rows.known + chunk * 16
-            assert column == (alive.index(source) if before else -1)
-            assert column < chunks.live_width
-    own = [list(range(first, after)) for first, after in chunks.chunks.T.tolist()]
-    assert list(chain(*own)) == list(range(blocks.block_count))
-    of_sequence = [list(chain(*own[first:after])) for first, after in chunks.sequences.T.tolist()]
-    assert of_sequence == [list(range(first, after)) for first, after in blocks.sequences.T.tolist()]
-
-
 def test_measured_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a report replace the table's, for its architecture and dimension alone."""
     cpu, best = torch.device("cpu"), Sizes(16, 64, 8, 32, 256)
@@ -139,12 +70,6 @@ def test_measured_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("RESOLVENT_GPU_SIZES", str(wrong))
     with pytest.raises(ValueError, match="expected block 16, 32, 64, got 48"):
         sizes_for(cpu, 64, 64)
-
-
-def test_a_block_has_at_most_as_many_rows_as_a_mask_has_bits() -> None:
-    (stage,) = rv.pattern("exponential").stages
-    with pytest.raises(ValueError, match="expected blocks of at most 64 rows, got 128"):
-        block_plan(rows_of(stage, (0, 5)), torch.device("cpu"), 128)
 
 
 def test_gpu_check_without_a_gpu() -> None:
