@@ -40,7 +40,6 @@ from tests.operator_cases import (
     mix,
     mix_changed,
     mixer_inputs,
-    run_on,
     solve,
 )
 
@@ -140,17 +139,18 @@ def _written_out(coefficients: Tensor, table: Tensor) -> Tensor:
 @pytest.mark.parametrize("spec", KINDS)
 def test_extreme_scores_and_gates(spec: Spec) -> None:
     """Scores of ±10⁴, all scores equal, gates at 0 and 1: finite, and rows of T still sum to one."""
-    n = 70
+    for backend in backends(spec):
+        check_extremes(spec, backend=backend, scale=1.0)
+
+
+def check_extremes(spec: Spec, **options: object) -> None:
     for size, dtype in itertools.product((0.0, 1e4), (torch.float64, torch.float32)):
-        inputs = mixer_inputs(n, dtype)
-        for name in ("qa", "qb"):
-            inputs[name] = inputs[name] * size
-        inputs["x"] = torch.ones_like(inputs["x"])
-        inputs["gate"] = (torch.arange(n) % 3 / 2).clamp(max=1).to(dtype).expand(2, 3, n).contiguous()
-        for backend in backends(spec):
-            y, found = gradients(lambda t, b=backend: mix(t, spec, scale=1.0, backend=b), inputs)
-            assert_close(y, torch.ones_like(y), what=backend)
-            assert all(gradient.isfinite().all() for gradient in found.values()), backend
+        inputs = mixer_inputs(70, dtype)
+        inputs |= {"x": torch.ones_like(inputs["x"]), "qa": inputs["qa"] * size, "qb": inputs["qb"] * size}
+        inputs["gate"] = (torch.arange(70) % 3 / 2).to(dtype).expand(2, 3, 70).contiguous()
+        y, found = gradients(lambda t: mix(t, spec, **options), inputs)
+        assert_close(y, torch.ones_like(y), what=str(options))
+        assert all(gradient.isfinite().all() for gradient in found.values()), options
 
 
 @pytest.mark.parametrize("spec", [
@@ -192,8 +192,12 @@ def test_layouts(backend: str, spec: str) -> None:
     assert_same_bits(mix(swapped, spec, backend=backend), expected, backend)
     sliced = {k: torch.cat([t, t], dim=-1)[..., : t.shape[-1]] for k, t in inputs.items()}
     assert_same_bits(mix(sliced, spec, backend=backend), expected, backend)
+    wide = {k: torch.stack([t] * 500, -1).flatten(-2)[..., ::500] for k, t in inputs.items()}
+    assert_same_bits(mix(wide, spec, backend=backend), expected, backend)
     one = {k: t[:1].expand(4, *t.shape[1:]) for k, t in inputs.items()}
     assert_same_bits(mix(one, spec, backend=backend)[3], expected[0], backend)
+    halves = {k: torch.full((1,), 0.5).expand(t.shape) for k, t in inputs.items()}
+    assert_close(mix(halves, spec, backend=backend), torch.full_like(inputs["x"], 0.5).float(), what=backend)
 
 
 @contextmanager
@@ -315,36 +319,12 @@ def test_an_explicit_backend_never_falls_back() -> None:
 # The options of the layer.
 
 
-@pytest.mark.parametrize(
-    "spec", ["exponential", "quadratic+cache", "first-order", "dense", "local:3", FEW_READS, "binomial:4"]
-)
+@pytest.mark.parametrize("spec", [
+    "exponential", "quadratic+cache", "first-order", "dense", "local:3", FEW_READS, "binomial:4", *PAIRED,
+    "dense/binomial:4",
+])  # fmt: skip
 def test_joint_softmax(spec: Spec) -> None:
-    """Against the reference's scores p and r = log_softmax + log g, with gates down to 0.1 %."""
-    (p,), n = rv.pattern(spec).stages, 40
-    inputs = mixer_inputs(n, torch.float64)
-    inputs["gate"] = inputs["gate"].clamp(min=1e-3)
-
-    def defined(t: Inputs) -> Tensor:
-        if not p.recurrent:
-            return run_on(reference, t, p)
-        x, qa, ka, qb, kb, gate = (t[name] for name in NAMES)
-        table = torch.from_numpy(p.table(n))
-        own = (qa * ka).sum(-1, keepdim=True)
-        scores = own if p.direct == "diagonal" else torch.cat([own, _edges(qa, ka, table)], -1)
-        fed = (_edges(qb, kb, table) * SCALE).masked_fill(table < 0, -1e30).log_softmax(-1) + gate.log()[..., None]
-        return reference.solve(x, *reference.joint_softmax(scores * SCALE, fed, p), p)
-
-    exact, expected = gradients(defined, inputs)
-    for backend in SPARSE:
-        y, found = gradients(lambda t, b=backend: mix(t, spec, **JOINT, backend=b), inputs)
-        assert_close(y, exact, what=backend)
-        for name, gradient in found.items():  # by log g, gradients are as large as 1 / g
-            assert_close(gradient, expected[name], what=f"{backend} {name}", factor=10)
-
-
-@pytest.mark.parametrize("spec", [*PAIRED, "dense/binomial:4"])
-def test_joint_softmax_on_two_tables(spec: str) -> None:
-    """T of a pair written out, its rows normalized."""
+    """T written out, its rows normalized; with gates down to 0.1 %."""
     inputs = mixer_inputs(40, torch.float64)
     inputs["gate"] = inputs["gate"].clamp(min=1e-3)
     for scale in (SCALE, -0.7):
@@ -353,25 +333,15 @@ def test_joint_softmax_on_two_tables(spec: str) -> None:
             options = {"scale": scale, "backend": backend, **JOINT}
             y, found = gradients(lambda t, o=options: mix(t, spec, **o), inputs)
             assert_close(y, exact, what=backend)
-            for name, gradient in found.items():
+            for name, gradient in found.items():  # by log g, gradients are as large as 1 / g
                 assert_close(gradient, expected[name], what=f"{backend} {name}", factor=10)
-
-
-def _edges(q: Tensor, k: Tensor, table: Tensor) -> Tensor:
-    return (q[:, :, :, None] * k[:, :, table.clamp(min=0)]).sum(-1)
 
 
 @pytest.mark.parametrize("spec", ["exponential", "local:8/exponential+cache"])
 @pytest.mark.parametrize("backend", SPARSE)
 def test_joint_softmax_survives_extremes(backend: str, spec: str) -> None:
     """Row sums of T~ like exp(10⁴), gates at 0 and 1: finite, and rows of T sum to one."""
-    for size, dtype in itertools.product((0.0, 1e4), (torch.float64, torch.float32)):
-        inputs = mixer_inputs(70, dtype)
-        inputs |= {"x": torch.ones_like(inputs["x"]), "qa": inputs["qa"] * size, "qb": inputs["qb"] * size}
-        inputs["gate"] = (torch.arange(70) % 3 / 2).to(dtype).expand(2, 3, 70).contiguous()
-        y, found = gradients(lambda t: mix(t, spec, **JOINT, backend=backend), inputs)
-        assert_close(y, torch.ones_like(y))
-        assert all(gradient.isfinite().all() for gradient in found.values())
+    check_extremes(spec, backend=backend, **JOINT)
 
 
 @pytest.mark.parametrize(("spec", "by"), [
@@ -410,12 +380,6 @@ def test_a_constant_gate() -> None:
         full = torch.as_tensor(gate).double().expand(2, 3, 20)
         found, expected = (mix({**inputs, "gate": g}, "exponential", backend="cpu") for g in (gate, full))
         assert torch.equal(found, expected)
-
-
-def test_channels_in_parallel_where_heads_are_few() -> None:
-    inputs = mixer_inputs(100, torch.float64, 1, 1, d=64, dk=16)
-    with threads(4):
-        check_mix("exponential", inputs, torch.float64)
 
 
 def test_channels_in_parallel_where_there_is_nothing_to_divide() -> None:

@@ -33,18 +33,6 @@ def test_solve_of_views_that_stand_for_their_negative() -> None:
     assert_close(solve(torch._neg_view(-x), "first-order", torch._neg_view(-half), torch._neg_view(-half)), exact)
 
 
-def test_strides_of_any_kind() -> None:
-    inputs = mixer_inputs(9, torch.float64, 2, 2, 16, 16)
-    exact = mix(inputs, "exponential")
-    wide = {name: torch.zeros(*t.shape[:-1], 1000 * t.shape[-1], dtype=t.dtype)[..., ::1000].copy_(t)
-            for name, t in inputs.items()}  # fmt: skip
-    turned = {name: t.transpose(0, 2).contiguous().transpose(0, 2) for name, t in inputs.items()}
-    for odd in (wide, turned):
-        assert_close(mix(odd, "exponential"), exact)
-    one = {name: torch.full((1,), 0.5).expand(t.shape) for name, t in inputs.items()}
-    assert_close(mix(one, "exponential"), torch.full((2, 2, 9, 16), 0.5))
-
-
 @pytest.mark.parametrize(("change", "message"), [
     ({"scale": torch.ones((), requires_grad=True)}, "expected scale as a number, got Tensor: to learn one, multiply"),
     ({"scale": "1"}, "expected scale as a number, got str"),

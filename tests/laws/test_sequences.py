@@ -249,15 +249,6 @@ def test_patterns_that_end() -> None:
         assert_close(mix(inputs, spec, cu_seqlens=[0, 50, 101])[:, :, :50], expected[:, :, :50])
 
 
-def test_a_clone_goes_its_own_way() -> None:
-    inputs = mixer_inputs(40, torch.float64, 1, 2, 16, 16)
-    cache = cache_for("quadratic+cache", inputs)
-    extend(cut(inputs, 0, 20), "quadratic+cache", cache)
-    kept = cache.clone()
-    first = extend(cut(inputs, 20, 40), "quadratic+cache", cache)
-    assert torch.equal(extend(cut(inputs, 20, 40), "quadratic+cache", kept), first)
-
-
 def test_a_cache_that_does_not_fit_is_refused_untouched() -> None:
     inputs = mixer_inputs(4, torch.float32)
     cache = cache_for("exponential", inputs)

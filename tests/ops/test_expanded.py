@@ -179,24 +179,3 @@ def test_wrong_shapes() -> None:
     ]:
         with pytest.raises(ValueError, match=r"expected .*\(.*N.*\)|\(B, H, K, D\)"):
             expanded_scan(*wrong)
-
-
-@pytest.mark.parametrize(("n", "groups"), [(1, 4), (50, 1), (200, 4)])
-def test_is_mamba_2_of_transformers(n: int, groups: int) -> None:
-    """The same with x dt as x and A dt as log_decay; theirs computes in float32, with states of (D, K)."""
-    modeling = pytest.importorskip("transformers.models.mamba2.modeling_mamba2")
-    torch.manual_seed(n)
-    batch, heads, d, k = 2, 4, 8, 16
-    x, dt, a = torch.randn(batch, n, heads, d), torch.rand(batch, n, heads), -torch.rand(heads)
-    write, read = torch.randn(batch, n, groups, k), torch.randn(batch, n, groups, k)
-    state = torch.randn(batch, heads, d, k)
-    exact, last = modeling.mamba2_chunk_scan(
-        x, dt, a, write, read, chunk_size=32, initial_states=state, return_final_states=True
-    )
-    y, mine = expanded_scan(
-        (x * dt[..., None]).transpose(1, 2), write.transpose(1, 2), read.transpose(1, 2), (a * dt).transpose(1, 2),
-        state.mT,
-    )  # fmt: skip
-    # Sums of decays of both are rounded before exp: differences of some 1e-5 of states that add up to tens.
-    torch.testing.assert_close(y.transpose(1, 2), exact, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(mine.mT, last, rtol=1e-4, atol=1e-4)
