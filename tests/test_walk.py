@@ -1,8 +1,7 @@
 """The walk of a token: how many files lie between a layer and the kernel, as a debugger would show them."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,6 @@ from resolvent.kernels import Kernel
 
 SOURCE = Path(rv.__file__).parent
 MOST = 8
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """In which the stack is one piece."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def files_above(kernel: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> list[str]:
@@ -40,30 +28,28 @@ def files_above(kernel: str, monkeypatch: pytest.MonkeyPatch, call: Callable[[],
             frame = frame.f_back
         run(self, *arguments)
 
-    monkeypatch.setattr(Kernel, "run", seen)
-    with one_thread():
-        call()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # so that the stack is one piece
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(Kernel, "run", seen)
+            call()
+    finally:
+        torch.set_num_threads(threads)
     assert files[0] == "mixer.py"
     return [*dict.fromkeys(files), f"kernels/{kernel.split('.')[0]}.py"]
 
 
-def test_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_walks_are_short_and_as_documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One layer's forward pass, and one token from its cache."""
+    text = " ".join((SOURCE.parents[1] / "ARCHITECTURE.md").read_text().split())
     layer, x = rv.Mixer(32, 2, "exponential+cache"), torch.randn(1, 20, 32)
-    files = files_above("forward.forward", monkeypatch, lambda: layer(x))
-    assert len(files) <= MOST, files
-    walk(files)
-
-
-@torch.no_grad()
-def test_decode(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, x = rv.Mixer(32, 2, "exponential+cache"), torch.randn(1, 20, 32)
-    _, cache = layer.extend(x)
-    files = files_above("decode.decode", monkeypatch, lambda: layer.extend(x[:, :1], cache))
-    assert len(files) <= MOST, files
-    walk(files)
-
-
-def walk(files: list[str]) -> None:
-    """As ARCHITECTURE.md has it."""
-    text = (SOURCE.parents[1] / "ARCHITECTURE.md").read_text()
-    assert " → ".join(f"`{file}`" for file in files) in text.replace("\n", " "), files
+    with torch.no_grad():
+        _, cache = layer.extend(x)
+    for kernel, call in (
+        ("forward.forward", lambda: layer(x)),
+        ("decode.decode", torch.no_grad()(lambda: layer.extend(x[:, :1], cache))),
+    ):
+        files = files_above(kernel, monkeypatch, call)
+        assert len(files) <= MOST, files
+        assert " → ".join(f"`{file}`" for file in files) in text, files
