@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from resolvent.text import Corpus, TextError, prepare, standard_library, tokenizer
+from resolvent.text import Corpus, TextError, prepare, request, tokenizer
 from resolvent.text.fetch import fingerprint
+from resolvent.text.request import standard_library as files_of
 from resolvent.text.sources import split_of_hash
-from resolvent.text.standard_library import standard_library as files_of
 
 FILES = {
     "os.py": "import sys\n",
@@ -86,7 +86,7 @@ def test_the_fingerprint_is_of_names_and_contents(
     assert prepare("python", tmp_path / "changed", "bytes").fingerprint != first.fingerprint
     (in_use / "os.py").rename(in_use / "posix.py")
     assert prepare("python", tmp_path / "renamed", "bytes").fingerprint != first.fingerprint
-    monkeypatch.setattr(standard_library.platform, "python_version", lambda: "3.99.0")
+    monkeypatch.setattr(request.platform, "python_version", lambda: "3.99.0")
     with pytest.raises(TextError, match=r"other settings: package Python .*, not Python 3.99.0"):
         prepare("python", tmp_path / "one", "bytes")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -13,12 +16,18 @@ from resolvent.text.corpora import CORPORA, DOCUMENTS, HUB, hub_revision
 from resolvent.text.fetch import fetch
 from resolvent.text.files import TextError
 from resolvent.text.reading import ReadOptions
-from resolvent.text.sources import Source, find_sources, survey
-from resolvent.text.standard_library import NAME as PYTHON
-from resolvent.text.standard_library import release, standard_library
+from resolvent.text.sources import Source, find_sources, source_of, survey
 
 OnProgress = Callable[[str, float], None]  # the current stage, and the fraction of it that is done
 TextSources = str | Path | Sequence[str | Path]
+
+PYTHON = "python"
+# What is not the library itself: folders, and beginnings of names of this build or this machine.
+_OTHERS = frozenset({
+    "site-packages", "dist-packages", "test", "tests", "idle_test", "idlelib", "turtledemo", "encodings", "pydoc_data",
+    "__pycache__",
+})  # fmt: skip
+_PREFIXES = ("config-", "_sysconfigdata", "sitecustomize", "usercustomize")
 
 
 @final
@@ -58,7 +67,7 @@ class TextRequest:
     def package(self) -> str | None:
         """The requirement, or the release of Python, that a named corpus comes from, if any."""
         if self.corpus == PYTHON:
-            return release()
+            return f"Python {platform.python_version()}"
         return CORPORA[self.corpus].requirement if self.corpus in CORPORA else None
 
     @property
@@ -101,3 +110,25 @@ def fraction_done(sources: Sequence[Source]) -> Callable[[int, int], float]:
         return (before[i] + done) / before[-1]
 
     return fraction
+
+
+def standard_library(folder: Path | None = None) -> list[Source]:
+    """The library of the Python that runs this, or of a folder, as a text: on every machine, nothing to download.
+
+    Its .py files by their paths. Left out are packages that were installed beside it, tests, what many systems ship
+    apart (IDLE, demos), and what no person wrote (tables of encodings, the topics of pydoc, settings of this build). So
+    releases and systems differ, and the fingerprint of a corpus, over names and contents, says whether two are the
+    same. A module is held out by the hash of its name: the same ones in every release.
+    """
+    root = Path(sysconfig.get_path("stdlib")) if folder is None else folder
+    names = []
+    for path, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if name not in _OTHERS and not name.startswith(_PREFIXES)]
+        own = Path(path).relative_to(root)
+        names += [own / name for name in files if name.endswith(".py") and not name.startswith(_PREFIXES)]
+    if not names:
+        raise TextError(
+            f"the standard library has no source in {root}: expected .py files there. Some systems keep it in an "
+            "archive; use another Python, or name files of your own."
+        )
+    return [source_of(root / name, name.as_posix()) for name in sorted(names, key=lambda name: name.as_posix())]
