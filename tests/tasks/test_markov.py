@@ -116,23 +116,6 @@ def test_forward_algorithm_by_summing_over_all_paths() -> None:
 # Simulation at 16 tokens
 
 
-def test_counting_claims_the_entropy_that_it_has() -> None:
-    """Calibration, by simulation: the entropy of its predictions is the loss that they have under the true chain."""
-    t, documents = Markov(), Markov().draw(stream(9, 0), 400, 256)
-    every = np.arange(400)
-    for i in (1, 15, 100, 255):
-        seen = np.zeros((400, 16))
-        for j in range(i):
-            same = documents.tokens[:, j] == documents.tokens[:, i]
-            seen[same, documents.tokens[same, j + 1]] += 1
-        predicted = (seen + t.alpha) / (seen.sum(1, keepdims=True) + 16 * t.alpha)
-        own = t.counting(documents.tokens)[:, i]
-        assert own == pytest.approx(-np.log(predicted[every, documents.tokens[:, i + 1]]))
-        truth = documents.chains[every, documents.tokens[:, i]]  # what the next token is drawn from
-        gaps = ((predicted - truth) * np.log(predicted)).sum(1)
-        assert abs(gaps.mean()) < 4 * gaps.std() / 400**0.5 + 1e-9, i
-
-
 def test_at_sixteen_tokens_a_window_reader_could_gain_next_to_nothing() -> None:
     """Chains drawn from the posterior of a window of 8, weighed by how likely they came to its first token."""
     t, rng, samples = Markov(), np.random.default_rng(0), 2000
@@ -173,18 +156,6 @@ def test_readers_that_know_more_lose_less(t: Markov) -> None:
     if PAST in batch.readers:  # and the longer the past, the less
         nats = batch.readers[PAST]
         assert nats[:, :5].mean() > nats[:, 10:20].mean() > nats[:, 20:].mean()
-
-
-def test_no_reader_is_below_the_floor() -> None:
-    """Counting with another alpha, or a mixture with the truth of another document, is never better in expectation."""
-    t = Markov(k=8, context=64)
-    documents = t.draw(stream(3, 0), 1500, 64)
-    floor = t.counting(documents.tokens).mean(1)
-    for alpha in (0.01, 0.05, 0.2, 1.0):
-        other = Markov(k=8, context=64, alpha=alpha).counting(documents.tokens).mean(1) - floor
-        assert other.mean() > -3 * other.std() / len(other) ** 0.5
-    far = Markov(k=8, context=64, alpha=1.0).counting(documents.tokens).mean(1) - floor
-    assert far.mean() > 10 * far.std() / len(far) ** 0.5
 
 
 def test_windows_count_what_is_in_them() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from resolvent.cli import app
@@ -66,15 +67,8 @@ def test_generate_inspect_and_evaluate_take_all_of_them(run: Path, tmp_path: Pat
     finished = {texts[path] for path in (run, run / "model", tmp_path / "model", weights)}
     assert len(finished) == 1
     assert texts[run.parent / "cut"] == texts[checkpoint]
-
-
-def test_a_checkpoint_has_the_weights_of_its_step(run: Path) -> None:
-    from safetensors.torch import load_file
-
-    stored = load_file(run.parent / "cut" / "checkpoint.safetensors")
-    for path in (run.parent / "cut", run.parent / "cut" / "checkpoint.safetensors"):
-        weights = open_model(path).load().state_dict()
-        assert all(torch.equal(t, stored[f"model/{name}"]) for name, t in weights.items())
+    stored, loaded = load_file(checkpoint), open_model(checkpoint).load().state_dict()
+    assert all(torch.equal(t, stored[f"model/{name}"]) for name, t in loaded.items())  # those of its step
 
 
 def test_a_tokenizer_that_is_gone_is_named(run: Path, tmp_path: Path) -> None:
@@ -156,14 +150,12 @@ def test_a_run_on_a_task_shows_the_answers_of_its_model(tmp_path: Path) -> None:
 def test_the_closest_path_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs" / "copy-small-dense-seed0").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    for command, path in (
-        ("generate", "runs/copy-smal-dense-seed0"),
-        ("evaluate", "copy-small-dense-seed0"),
-        ("generate", "run/copy-small-dense-seed0"),
+    for words in (
+        ["generate", "runs/copy-smal-dense-seed0"],
+        ["generate", "run/copy-small-dense-seed0"],
+        ["evaluate", "copy-small-dense-seed0", "--corpus", "corpus"],
+        ["runs", "compare", "runs/copy-small-dense-seed1", "runs/copy-small-dense-seed0"],
     ):
-        options = ("--corpus", "corpus") if command == "evaluate" else ()
-        assert error_of(command, path, *options).endswith("not exist. Did you mean 'runs/copy-small-dense-seed0'?")
+        assert error_of(*words).endswith("Did you mean 'runs/copy-small-dense-seed0'?")
     assert error_of("generate", "nothing/like/it").endswith("which does not exist.")
     assert error_of("runs", "run").endswith("Did you mean 'runs'?")
-    both = ("runs/copy-small-dense-seed0", "runs/copy-small-dense-seed1")
-    assert error_of("runs", "compare", *both[::-1]).endswith("Did you mean 'runs/copy-small-dense-seed0'?")

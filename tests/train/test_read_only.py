@@ -14,8 +14,6 @@ from tests.small_runs import QUICK
 
 CHANGES = [word for change in [*QUICK, "train.steps=2", "train.eval_every=2"] for word in ("--set", change)]
 TRAIN = ["-m", "resolvent", "train", "copy", "--pattern", "first-order", "--preset", "smoke", *CHANGES]
-STUDY = ["-m", "resolvent", "study", "table1", "--preset", "smoke", "--tasks", "copy", "--structures", "first-order",
-         "--seeds", "1", "--jobs", "1", *CHANGES]  # fmt: skip
 
 
 @pytest.fixture
@@ -34,18 +32,6 @@ def test_a_finished_run_on_a_read_only_disk_is_printed(folder: Path) -> None:
     assert again.returncode == 0, again.stderr
     assert again.stdout == done.stdout
     assert "Traceback" not in again.stderr
-
-
-def test_a_finished_study_on_a_read_only_disk_is_printed(folder: Path) -> None:
-    done = command(*STUDY[2:], "--out", str(folder))
-    assert done.returncode == 0, done.stderr
-    make_read_only(folder)
-    again = run(*STUDY, "--out", str(folder))
-    assert again.returncode == 0, again.stderr
-    assert again.stdout == done.stdout
-    assert again.stderr.strip() == (
-        f"not written: {folder} cannot be written (Permission denied): choose another --out, or make it writable."
-    )
 
 
 def test_an_unfinished_run_on_a_read_only_disk_says_so(folder: Path) -> None:

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from resolvent.cli import app
 from resolvent.files import is_locked, locked
-from resolvent.report.runs import curves_figure, duration
+from resolvent.report.runs import curves_figure
 from resolvent.train import Progress, train
-from resolvent.train.runs import RunFilter, different_settings, find_runs, read_run
+from resolvent.train.runs import RunFilter, find_runs, read_run
 from tests.train.test_train import KilledError, config
 
 
@@ -59,20 +59,15 @@ def test_they_are_found_at_any_depth_with_their_state(runs: Path) -> None:
         ("cut", "interrupted", 12), ("deep/two", "finished", 24), ("one", "finished", 24)]  # fmt: skip
     assert one.value == read_run(runs / "one").record.evaluation.value
     assert cut.value == [line.value for line in cut.log if line.value is not None][-1]
-    assert cut.parameters == one.parameters
     with locked(runs / "cut"):
         assert is_locked(runs / "cut")
         assert read_run(runs / "cut").state == "running"
     assert not is_locked(runs / "cut")
-
-
-def test_settings_of_runs_from_before_there_was_a_file(runs: Path) -> None:
-    expected = read_run(runs / "cut").config
     (runs / "cut" / "config.toml").unlink()
-    assert read_run(runs / "cut").config == expected  # from its checkpoint
+    assert read_run(runs / "cut").config == cut.config  # from its checkpoint
     (runs / "cut" / "checkpoint.safetensors").unlink()
-    (runs / "cut" / "config.json").write_text(json.dumps(expected.to_dict()))
-    assert read_run(runs / "cut").config == expected  # a study's cell
+    (runs / "cut" / "config.json").write_text(json.dumps(cut.config.to_dict()))
+    assert read_run(runs / "cut").config == cut.config  # a study's cell
 
 
 def test_filters(runs: Path) -> None:
@@ -96,11 +91,7 @@ def test_the_list(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(runs.parent)
     text = call().stdout  # of the folder runs
     assert text == call("list", "runs").stdout == call(str(runs)).stdout
-    assert "12/30" in text
-    assert "60 min" in text
-    assert "interrupted" in text
-    shutil.copytree(runs / "cut", runs / ("long-name-" * 5))
-    assert f"{'long-name-' * 5}  copy " in call().stdout  # broken for nobody but a narrow terminal
+    assert all(part in text for part in ("12/30", "60 min", "interrupted"))
     listed = json.loads(call("--where", "train.seed=1", "--json").stdout)
     assert [(run["name"], run["settings"]["train.seed"]) for run in listed] == [("deep/two", 1)]
     assert "no such runs" in call("--task", "text").stderr
@@ -122,14 +113,7 @@ def test_compare(runs: Path, tmp_path: Path) -> None:
     content = json.loads(call("compare", *folders, "--json").stdout)
     assert content["different"]["train.seed"] == [0, 1, 0]
     compared = [read_run(Path(folder)) for folder in folders]
-    assert different_settings(compared[:1] * 2) == {}
-    lines = curves_figure(compared).axes[0].lines
-    assert [line.get_xydata()[-1].tolist() for line in lines] == [
-        [run.step, pytest.approx(run.loss)] for run in compared
-    ]
+    last = [line.get_xydata()[-1].tolist() for line in curves_figure(compared).axes[0].lines]
+    assert last == [[run.step, pytest.approx(run.loss)] for run in compared]
     assert "at least two" in str(call("compare", folders[0], ok=False).exception)
     assert "is not the folder of a run" in str(call("compare", folders[0], str(tmp_path), ok=False).exception)
-
-
-def test_ages() -> None:
-    assert [duration(s) for s in (0, 90, 200, 10_000, 400_000)] == ["0 s", "90 s", "3 min", "3 h", "5 d"]

@@ -22,15 +22,8 @@ TASK = Copy(vocab_size=20, length=8)
 
 
 def config(**changes: Any) -> RunConfig:
-    settings = {
-        "steps": 24,
-        "warmup": 4,
-        "batch": 8,
-        "eval_every": 8,
-        "eval_batches": 2,
-        "checkpoint_every": 5,
-        "log_every": 1,
-    }
+    settings = {"steps": 24, "warmup": 4, "batch": 8, "eval_every": 8, "eval_batches": 2, "checkpoint_every": 5,
+                "log_every": 1}  # fmt: skip
     return RunConfig(MODEL, TASK, TrainConfig(**(settings | changes)))
 
 
@@ -58,25 +51,14 @@ def test_a_killed_run_goes_on_exactly(tmp_path: Path, stop: int) -> None:
 
     with pytest.raises(KilledError):
         train(config(), tmp_path / "cut", kill)
+    with (tmp_path / "cut" / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 8, "lo')  # half a line, as of a kill while it is written
     resumed = train(config(), tmp_path / "cut")
     assert essence(resumed) == essence(whole)
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
     weights = [LanguageModel.load(tmp_path / name / "model").state_dict() for name in ("whole", "cut")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert not (tmp_path / "cut" / "checkpoint.safetensors").exists()
-
-
-def test_a_line_half_written_is_written_again(tmp_path: Path) -> None:
-    def kill(p: Progress) -> None:
-        if p.step == 7:
-            raise KilledError
-
-    with pytest.raises(KilledError):
-        train(config(), tmp_path, kill)
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 8, "lo')
-    train(config(), tmp_path)
-    assert [step for step, *_ in losses(tmp_path)] == list(range(1, 25))
 
 
 def test_a_finished_run_is_read(tmp_path: Path) -> None:
@@ -88,27 +70,6 @@ def test_a_finished_run_is_read(tmp_path: Path) -> None:
         train(config(steps=25), tmp_path)
     assert done.environment.packages["torch"] == torch.__version__
     assert done.parameters == LanguageModel(MODEL).parameter_count()
-
-
-def test_damaged_files_are_named(tmp_path: Path) -> None:
-    def kill(p: Progress) -> None:
-        if p.step == 7:
-            raise KilledError
-
-    with pytest.raises(KilledError):
-        train(config(), tmp_path, kill)
-    path = tmp_path / "checkpoint.safetensors"
-    data = path.read_bytes()
-    path.write_bytes(data[:1000])
-    with pytest.raises(ValueError, match=r"checkpoint.safetensors is damaged.*delete it to begin the run again"):
-        train(config(), tmp_path)
-    path.write_bytes(data)
-    with pytest.raises(ValueError, match="other settings"):
-        train(config(seed=1), tmp_path)
-    train(config(), tmp_path)
-    (tmp_path / "run.json").write_text('{"format"')
-    with pytest.raises(ValueError, match=r"run.json is damaged.*Move it away to run again"):
-        train(config(), tmp_path)
 
 
 def test_what_is_not_finite_is_skipped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,6 +103,8 @@ def test_spikes_are_skipped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None
     calls[0] = 0
     with pytest.raises(DivergedError, match=r"norm above .* 2 times in a row"):
         train(config(spike=50.0, warmup=4, patience=2))
+    calls[0] = 9
+    assert train(config(spike=10.0, warmup=0)).skipped_steps == 0  # nothing is usual before the first step
     with pytest.raises(ValueError, match="expected spike > 1"):
         config(spike=0.5)
 
@@ -152,11 +115,6 @@ def test_parts_and_recomputation_change_nothing_but_rounding() -> None:
         found = train(config(**changes))
         losses = [[point.loss for point in done.curve] for done in (found, whole)]
         assert losses[0] == pytest.approx(losses[1], rel=1e-4), changes  # 24 steps of training amplify rounding
-
-
-def test_spikes_without_a_warmup() -> None:
-    """Nothing is usual before the first step."""
-    assert train(config(spike=10.0, warmup=0)).skipped_steps == 0
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
@@ -223,34 +181,16 @@ def test_settings_are_changed_by_name() -> None:
         ("train.step=7", "unknown setting 'train.step'.*Did you mean 'steps'"),
         ("steps=7", r"expected a setting as model.…=…"),
         ("train.steps=many", "expected train.steps to be an integer, such as 24, got 'many'"),
-        ("train.steps=2k", "expected train.steps to be an integer"),  # thousands, or 1,024s? only lengths have units
         ("train.recompute=1", "expected train.recompute to be true or false, such as false, got '1'"),
         ("task.length=2q", "expected an integer ≥ 1 or a string such as '128k', got '2q'"),
         ("train.steps=0", "expected steps to be int ≥ 1, got 0"),
-        ("train.steps=null", "expected steps to be int ≥ 1, got None"),
-        ("train.spike=abc", "expected spike to be a finite float ≥ 0 or None, got 'abc'"),
         ("train.clip=0", "expected clip > 0, got 0"),
         ("model.pattern=denes", "Did you mean 'dense'"),
         ("task.vocab_size=null", "copy is missing a setting or has one of another type"),
-        ("task.length=null", "copy is missing a setting or has one of another type"),
-        ("task.least=1.5", "expected task.least to be an integer, such as 4, got '1.5'"),
         ("task.vocab_size=64", "expected a model with at least as many, got 20"),
     ]:
         with pytest.raises(ValueError, match=message):
             config().changed([assignment])
-
-
-def test_it_learns(tmp_path: Path) -> None:
-    """And stops when the task is solved."""
-    how = TrainConfig(steps=600, warmup=20, learning_rate=5e-3, batch=32, eval_every=50)
-    easy = RunConfig(MODEL, Copy(vocab_size=20, length=2, least=2), how)
-    done = train(easy, tmp_path)
-    assert done.evaluation.value > 0.95
-    assert done.steps == (done.solved_at or 600)
-
-
-def test_loop_has_no_hidden_state() -> None:
-    assert essence(train(config())) == essence(train(config()))
 
 
 def test_what_a_kill_left_of_a_checkpoint_is_removed(tmp_path: Path) -> None:
