@@ -126,8 +126,8 @@ def _sizes(record: BenchRecord) -> str:
         m.case.partition(",")[0]: f"{m.parameters / 1e6:.1f} M" for m in record.measurements if m.parameters is not None
     }
     listed = ", ".join(f"{case} {size}" for case, size in sizes.items())
-    note = "`attention` is GPT-2 in our code. Below 1 is slower; blank is not measured. Ratios move by a fifth from run to run."
-    return f"\n\nParameters of {record.shape}: {listed}. {note}"
+    note = "`attention` is GPT-2 in our code. Below 1 is slower; blank is not measured."
+    return f"\n\nParameters of {record.shape}: {listed}. {note} Ratios move by a fifth from run to run."
 
 
 def _ratios(record: BenchRecord, measured: Measurement, peer: str) -> str:
