@@ -120,6 +120,12 @@ def test_commands_are_few_and_old_names_are_unknown() -> None:
         (["analyze", "dense", "--draw", "--n", "100000"], "expected n ≤ 32,768"),
         (["analyze", "dense", "--effort", "hard"], "'quick', 'search', 'exact'"),
         (["analyze", "dense", "--draw", "--plot", "/dev/null/x.png"], "/dev/null"),
+        (["analyze", "--mask", "none.npy"], "there is no file none.npy."),
+        (["analyze", "dense", "--plot", "x.foo"], "ends in .png, .pdf, .svg, got 'x.foo'"),
+        (
+            ["design", "--reads", "8", "--weight", "reads"],
+            "expected --weight as FIGURE=W, such as reads=2, got 'reads'",
+        ),
         (["analyze", "dense", "--draw", "--plot", "folder/"], "ends in .png, .pdf, .svg, got 'folder'"),
         (["analyze", "dense", "--draw", "--n", "5000", "--plot", "x.png"], "expected n ≤ 2,048 for a figure"),
     ],

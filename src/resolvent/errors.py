@@ -23,8 +23,9 @@ class RunError(RuntimeError):
 
 
 def closest(word: str, choices: Iterable[str]) -> str:
-    """` Did you mean 'x'?`, or nothing when no choice is near."""
-    matches = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.4)
+    """` Did you mean 'x'?`, or nothing when no choice is near, nor begins so."""
+    known = list(choices)
+    matches = difflib.get_close_matches(word, known, n=1) or [each for each in known if word and each.startswith(word)]
     return f" Did you mean '{matches[0]}'?" if matches else ""
 
 

@@ -46,7 +46,10 @@ def test_the_rule_of_the_documents(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "done\n"
-    with pytest.raises(ValueError, match=r"unknown rule 'cosine'.*known after resolvent\.register_rule"):
+    with pytest.raises(
+        ValueError,
+        match=r"model has a rule that is not registered: .*unknown rule 'cosine'.*known after resolvent\.register_rule",
+    ):
         LanguageModel.load(tmp_path / "model")
 
 

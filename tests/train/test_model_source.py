@@ -94,7 +94,7 @@ def test_tokens_of_another_tokenizer_are_refused(run: Path, tmp_path: Path) -> N
 
 def test_what_is_not_a_model(tmp_path: Path) -> None:
     assert "expected the folder of a run or of a saved model" in error_of("generate", str(tmp_path / "none"))
-    assert "which has none of them in it" in error_of("runs", "inspect", str(tmp_path))
+    assert "holds no run, saved model or checkpoint" in error_of("runs", "inspect", str(tmp_path))
     (tmp_path / "notes.txt").write_text("notes")
     assert "notes.txt, which is none of them" in error_of("generate", str(tmp_path / "notes.txt"))
     (tmp_path / "metrics.jsonl").write_text("")
@@ -125,7 +125,9 @@ def test_a_folder_of_transformers_is_read(tmp_path: Path) -> None:
     listed = CliRunner().invoke(app, ["runs", str(tmp_path / "saved")])
     assert "saved is a saved model, and not a run: 'resolvent evaluate' and 'resolvent generate' take" in listed.stderr
     GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=4, n_head=1, vocab_size=9)).save_pretrained(tmp_path / "gpt2")
-    assert "of type 'gpt2': expected one of ours" in error_of("generate", str(tmp_path / "gpt2"))
+    assert "is a Hugging Face 'gpt2' model, not a resolvent model: expected one of 'resolvent train'" in error_of(
+        "generate", str(tmp_path / "gpt2")
+    )
 
 
 def test_a_run_on_a_task_shows_the_answers_of_its_model(tmp_path: Path) -> None:

@@ -95,7 +95,10 @@ def test_the_list(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = json.loads(call("--where", "train.seed=1", "--json").stdout)
     assert [(run["name"], run["settings"]["train.seed"]) for run in listed] == [("deep/two", 1)]
     assert "no such runs" in call("--task", "text").stderr
-    assert "there is no folder nowhere" in str(call("nowhere", ok=False).exception)
+    for words in (("nowhere",), ("list", "nowhere")):
+        assert "there is no folder nowhere" in str(call(*words, ok=False).exception)
+    unknown = "no such command (list, compare, inspect). Did you mean 'list'?"
+    assert unknown in str(call("lst", ok=False).exception)
     assert "expected a setting as KEY=VALUE" in str(call("--where", "seed", ok=False).exception)
     (runs / "one" / "run.json").write_text("{")
     done = call()
@@ -115,5 +118,6 @@ def test_compare(runs: Path, tmp_path: Path) -> None:
     compared = [read_run(Path(folder)) for folder in folders]
     last = [line.get_xydata()[-1].tolist() for line in curves_figure(compared).axes[0].lines]
     assert last == [[run.step, pytest.approx(run.loss)] for run in compared]
-    assert "at least two" in str(call("compare", folders[0], ok=False).exception)
-    assert "is not the folder of a run" in str(call("compare", folders[0], str(tmp_path), ok=False).exception)
+    assert "at least two runs to compare, got 1" in str(call("compare", folders[0], ok=False).exception)
+    assert "holds no run: expected run.json" in str(call("compare", folders[0], str(tmp_path), ok=False).exception)
+    assert "there is no folder nope. " in str(call("compare", folders[0], "nope", ok=False).exception)

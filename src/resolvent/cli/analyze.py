@@ -85,9 +85,13 @@ def analyze_patterns(
     pattern it is the theory half of the paper's Table 1.
 
     Hops count the steps from an input to a later output. Congestion is the
-    number of tokens that must share one state when n tokens are copied by n
-    positions; its bounds are proven.
+    number of tokens that must share one state when n tokens are copied to the
+    next n positions; its bounds are proven.
     """
+    if plot is not None:
+        from resolvent.report.figures import require_format
+
+        require_format(plot)
     if families:
         _print_families(n or _N, as_json=as_json)
         return
@@ -129,6 +133,8 @@ def _chosen(specs: list[str] | None, mask: Path | None) -> list[Pattern]:
         raise SettingError("expected patterns or --mask FILE.npy, got both.")
     try:  # mapped, so that a header that claims more than the file has takes no memory
         entries = np.load(mask, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise SettingError(f"there is no file {mask}.") from None
     except (ValueError, EOFError):
         raise SettingError(f"expected a boolean array of shape (n, n) in the format .npy, got {mask}.") from None
     return [explicit(entries)]

@@ -15,8 +15,8 @@ _HELP = """Find the patterns that make the most of a budget, with exact figures 
 
 Give a budget on at least one figure. Costs: cache slots (or KiB, for a head shape) and reads per token (or \
 multiply-adds). Expressivity: hops are the steps that information takes from a token to a later one; congestion is the \
-number of tokens that must share one state when n tokens are copied by n positions. Fewer hops and less congestion \
-take more cache: n ≤ C(slots + hops, slots), and slots × congestion ≥ n - 1.
+number of tokens that must share one state when n tokens are copied to the next n positions. Fewer hops and less \
+congestion take more cache: n ≤ C(slots + hops, slots), and slots × congestion ≥ n - 1.
 
 The table has the best pattern of each kind, with lower bounds in brackets; heads may differ (mixes), and with \
 --layers, layers, too. Below it: why each is listed, and what a better value of each figure would cost. The patterns \
@@ -38,20 +38,20 @@ resolvent design --n 4k --reads 24 --weight max_hops=2 --weight reads=1 --plot o
 def design_patterns(
     *,
     n: Length = 1024,
-    slots: Annotated[float | None, typer.Option(help="Cache slots of a head, on average over heads.")] = None,
-    kib: Annotated[float | None, typer.Option(help="Decode cache of all layers, in KiB.")] = None,
-    reads: Annotated[float | None, typer.Option(help="Positions that a token reads in a head.")] = None,
-    madds: Annotated[float | None, typer.Option(help="Multiply-adds of mixing per token, in all layers.")] = None,
-    max_hops: Annotated[float | None, typer.Option(help="The most hops between two tokens.")] = None,
-    mean_hops: Annotated[float | None, typer.Option(help="Hops on average over all pairs.")] = None,
-    congestion: Annotated[float | None, typer.Option(help="Tokens that share a state in a copy.")] = None,
+    slots: Annotated[float | None, typer.Option(help="At most this many cache slots of a head, on average.")] = None,
+    kib: Annotated[float | None, typer.Option(help="At most this much decode cache of all layers, in KiB.")] = None,
+    reads: Annotated[float | None, typer.Option(help="At most this many positions read by a token in a head.")] = None,
+    madds: Annotated[float | None, typer.Option(help="At most this many multiply-adds per token, all layers.")] = None,
+    max_hops: Annotated[float | None, typer.Option(help="At most this many hops between two tokens.")] = None,
+    mean_hops: Annotated[float | None, typer.Option(help="At most this many hops, on average over all pairs.")] = None,
+    congestion: Annotated[float | None, typer.Option(help="At most this many tokens per state in a copy.")] = None,
     order: Annotated[
         list[str] | None,
         typer.Option(help=f"Figures in the order in which they count (repeatable).  \\[default: {_ORDER}]"),
     ] = None,
     weight: Annotated[
         list[str] | None,
-        typer.Option(metavar="FIGURE=W", help="Instead of --order: what a doubling of the figure counts (repeatable)."),
+        typer.Option(metavar="FIGURE=W", help="Instead of --order: penalty for doubling this figure (repeatable)."),
     ] = None,
     heads: Heads = 12,
     head_dim: HeadDim = 64,
@@ -88,8 +88,8 @@ def design_patterns(
 
 
 def _weight(text: str) -> tuple[str, float]:
-    name, equals, value = text.partition("=")
+    name, _, value = text.partition("=")
     try:
-        return name.strip(), float(value) if equals else float("nan")
+        return name.strip(), float(value)
     except ValueError:
-        raise SettingError(f"expected a weight such as max_hops=2, got '{text}'.") from None
+        raise SettingError(f"expected --weight as FIGURE=W, such as reads=2, got '{text}'.") from None

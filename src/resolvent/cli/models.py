@@ -74,12 +74,12 @@ def generate_text(
     encoded = vocabulary.encode(prompt).tolist()
     if not encoded:
         raise SettingError("expected a prompt of at least one character.")
-    if not as_json:
-        print(prompt, end="", flush=True)
     begin = time.perf_counter()
     stream = model.stream(
         [encoded], tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=vocabulary.end_of_text
     )
+    if not as_json:  # arguments have been checked by now
+        print(prompt, end="", flush=True)
     generated = _printed((int(token or 0) for [token] in stream), vocabulary, quiet=as_json)
     seconds = time.perf_counter() - begin
     cache = model.make_cache(1, len(encoded) + tokens).nbytes
@@ -143,7 +143,7 @@ def evaluate_model(
         list[Path] | None,
         typer.Option(help="Instead of a text: YAML file of a task of lm-eval, with its data beside it (repeatable)."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Documents of each task.  \\[default: all]")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="First N documents of each task.  \\[default: all]")] = None,
     tokenizer: TokenizerName = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "validation",
     context: Annotated[
@@ -166,7 +166,7 @@ def evaluate_model(
     """Measure the perplexity and bits per byte of a model on a text, or its metrics on tasks of lm-eval.
 
     Tasks are local files, such as those that examples/needle.py writes; nothing
-    is downloaded. The model may then be a folder of transformers, too.
+    is downloaded. MODEL may then be any Hugging Face model folder, too.
     """
     if (corpus is None) == (not tasks):
         raise SettingError("expected --corpus, the folder of a prepared text, or --tasks, YAML files; and not both.")
@@ -235,11 +235,11 @@ def convert_model(
     *,
     tokenizer: TokenizerName = None,
 ) -> None:
-    """Convert a model for Hugging Face transformers, or back; the weights stay the same to the last bit.
+    """Convert a model for Hugging Face transformers, or back; the weights stay the same bit for bit.
 
     The folder of a run or of a saved model becomes one that
     AutoModelForCausalLM loads, with the tokenizer of the text that the model
-    was trained on, or --tokenizer. A folder of transformers becomes a saved model.
+    was trained on, or --tokenizer. The result becomes a saved model again.
     """
     from resolvent.hf.convert import check_target, from_language_model, is_of_transformers, load, to_language_model
     from resolvent.hf.tokenizer import fast_tokenizer

@@ -14,7 +14,8 @@ from typer.core import TyperGroup
 
 from resolvent.cli.models import RunFolder, TokenizerName
 from resolvent.cli.shared import AsJson, app, say_written
-from resolvent.errors import SettingError
+from resolvent.errors import SettingError, closest
+from resolvent.files import closest_path
 
 if TYPE_CHECKING:
     from typer._click.core import Context
@@ -27,6 +28,10 @@ class _ListByDefault(TyperGroup):
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] != "--help"):
+            if args and args[0].isidentifier() and not Path(args[0]).exists():
+                near = closest(args[0], self.commands) or closest_path(Path(args[0]))
+                commands = ", ".join(self.commands)
+                raise SettingError(f"there is no folder {args[0]}, and no such command ({commands}).{near}")
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
@@ -40,9 +45,7 @@ app.add_typer(runs, name="runs")
 
 @runs.command("list")
 def list_runs(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with runs in it, at any depth.")] = Path(
-        "runs"
-    ),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of runs, at any depth.")] = Path("runs"),
     *,
     task: Annotated[str | None, typer.Option(help="Only runs on this task.")] = None,
     pattern: Annotated[
@@ -60,7 +63,7 @@ def list_runs(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List runs: what each is, how far it is and how well it does."""
+    """List runs: settings, progress and results."""
     from resolvent.report.runs import list_table
     from resolvent.train.runs import RunFilter, find_runs, why_empty
 
@@ -90,7 +93,7 @@ def compare_runs(
     from resolvent.train.runs import different_settings, read_run
 
     if len(folders) < 2:
-        raise SettingError("expected at least two runs to compare.")
+        raise SettingError("expected at least two runs to compare, got 1.")
     compared = [read_run(folder) for folder in folders]
     different = different_settings(compared)
     if as_json:

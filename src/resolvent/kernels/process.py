@@ -23,7 +23,7 @@ from resolvent.kernels.variant import KernelVariant, team_symbol
 if TYPE_CHECKING:
     from resolvent.kernels.loader import MachineCode
 
-COMPILING = "resolvent: compiling CPU kernels for this machine, once"
+COMPILING = "resolvent: compiling CPU kernels"
 _LONGEST = 600  # seconds that a process may take
 _POLL = 0.01
 
@@ -108,7 +108,7 @@ _announced = False
 def _announce() -> None:
     global _announced
     if not _announced and speaks():
-        print(f"{COMPILING}; some 10 s …", file=sys.stderr, flush=True)
+        print(f"{COMPILING} (some 10 s; kept on disk for later runs) …", file=sys.stderr, flush=True)
     _announced = True
 
 

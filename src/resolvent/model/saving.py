@@ -12,12 +12,13 @@ import safetensors
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from resolvent.errors import shortened
+from resolvent.errors import SettingError, shortened
 from resolvent.fields import as_integer, as_mapping, as_text, check_format, check_names
 from resolvent.files import atomic_write, write_text
 from resolvent.model.config import ModelConfig, check_model_settings
 from resolvent.patterns import Explicit
 from resolvent.patterns.table import Table, check_tables, tables_within_limits
+from resolvent.rules import UnknownRuleError
 from resolvent.tensor_files import (
     StoredTensor,
     TensorFile,
@@ -33,7 +34,6 @@ from resolvent.untrusted import read as read_json
 
 FORMAT, VERSION = "resolvent-model", 2
 CONFIG = "config.json"
-
 
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
 _BLOCK = re.compile(r"blocks\.(\d+)\.")
@@ -110,6 +110,8 @@ def read(folder: Path) -> SavedModel:
         _compare_sizes(settings, file)
         with tables_within_limits():
             config = ModelConfig.from_dict(settings, complete=True)
+    except UnknownRuleError as error:
+        raise SettingError(f"{folder} has a rule that is not registered: import its module first; {error}") from None
     except ValueError as error:
         raise ValueError(f"{path} is damaged, or of another model: {error}") from None
     return SavedModel(digest, config, file)

@@ -21,14 +21,19 @@ _UNITS = {"generate": "ms per token", "training": "ms per step"}
 _LENGTHS = {"generate": "tokens in the cache", "training": "tokens of the sequence"}
 
 
+def require_format(path: str | Path) -> Path:
+    """Raise an error if figures cannot be written to a file of this name."""
+    if Path(path).suffix not in _FORMATS:
+        raise ValueError(f"expected a file name that ends in {', '.join(_FORMATS)}, got '{Path(path)}'.")
+    return Path(path)
+
+
 def save(figure: Figure, path: str | Path, *, colors: int | None = None) -> Path:
     """Write a figure in the format of its suffix; missing folders are created.
 
     With `colors`, a PNG has at most so many: line drawings look the same, in a third of the bytes.
     """
-    path = Path(path)
-    if path.suffix not in _FORMATS:
-        raise ValueError(f"expected a file name that ends in {', '.join(_FORMATS)}, got '{path}'.")
+    path = require_format(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150, facecolor="white")
     if colors is not None and path.suffix == ".png":

@@ -20,6 +20,10 @@ RULES: dict[str, type[Rule]] = {
 }
 
 
+class UnknownRuleError(SettingError):
+    """No rule is registered under a name."""
+
+
 def rule(spec: str | Rule) -> Rule:
     """Read a spelling such as `softmax`, `tied:gate=0.5` or `mamba2:state=64`.
 
@@ -32,7 +36,7 @@ def rule(spec: str | Rule) -> Rule:
         raise SettingError(f"expected a rule by name, such as 'softmax', got {spec!r}.")
     name, _, rest = spec.strip().partition(":")
     if name not in RULES:
-        raise SettingError(
+        raise UnknownRuleError(
             f"unknown rule {shortened(name)}: expected {', '.join(RULES)}.{closest(name[:99], RULES)} "
             "One of your own is known after resolvent.register_rule(rule, module)."
         )

@@ -112,7 +112,9 @@ def open_model(path: str | Path) -> ModelSource:
         return _of_transformers(path) if _kind_of_transformers(path) else _saved_model(path, path)
     if (path / metrics.FILE).is_file():
         raise SettingError(f"{path} has no model yet: it was interrupted before its first checkpoint. Train it again.")
-    state = "has none of them in it" if path.is_dir() else "is none of them" if path.exists() else "does not exist"
+    if path.is_dir():
+        raise SettingError(f"{path} holds no run, saved model or checkpoint, as 'resolvent train' writes them.")
+    state = "is none of them" if path.exists() else "does not exist"
     raise SettingError(
         f"expected the folder of a run or of a saved model, or a {checkpoint.FILE}, got {path}, which {state}."
         f"{'' if path.exists() else closest_path(path)}"
@@ -142,8 +144,8 @@ def _of_transformers(folder: Path) -> ModelSource:
     kind = _kind_of_transformers(folder)
     if kind != "resolvent":
         raise SettingError(
-            f"{folder} has a model of transformers of type '{kind}': expected one of ours, as ResolventForCausalLM or "
-            "'resolvent convert' saves it. 'resolvent evaluate --tasks' takes any of transformers."
+            f"{folder} is a Hugging Face '{kind}' model, not a resolvent model: expected one of 'resolvent train' or "
+            "'resolvent convert'. 'resolvent evaluate --tasks' takes any Hugging Face model."
         )
     from resolvent.hf.config import ResolventConfig
     from resolvent.hf.convert import load, to_language_model

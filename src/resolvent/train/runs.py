@@ -106,7 +106,7 @@ def find_runs(folder: Path, on_problem: Callable[[str], None] = lambda _: None) 
     """The runs in a folder and in folders inside it, by name; `on_problem` hears of those that cannot be read."""
     if not folder.is_dir():
         raise SettingError(
-            f"there is no folder {folder}: expected one with runs in it, as 'resolvent train' leaves them."
+            f"there is no folder {folder}: expected one with runs in it, as 'resolvent train' writes them."
             f"{closest_path(folder)}"
         )
     runs = []
@@ -122,17 +122,15 @@ def why_empty(folder: Path) -> str:
     """What to say of a folder without runs: it may be that of a model."""
     if (folder / "config.json").is_file() and any(folder.glob("*.safetensors")):
         return f"{folder} is a saved model, and not a run: 'resolvent evaluate' and 'resolvent generate' take it."
-    return f"there are no runs in {folder}: 'resolvent train' leaves them."
+    return f"there are no runs in {folder}: 'resolvent train' writes them."
 
 
 def read_run(folder: Path, name: str | None = None) -> Run:
     """The run in a folder."""
     if not any((folder / mark).exists() for mark in _MARKS):
-        problem = "is not the folder of a run" if folder.exists() else "does not exist"
-        raise SettingError(
-            f"{folder} {problem}: expected {', '.join(_MARKS)}, or one of them."
-            f"{'' if folder.exists() else closest_path(folder)}"
-        )
+        if folder.exists():
+            raise SettingError(f"{folder} holds no run: expected {', '.join(_MARKS)}, or one of them.")
+        raise SettingError(f"there is no folder {folder}. 'resolvent runs' lists runs.{closest_path(folder)}")
     finished = Record.read(folder / record.FILE) if (folder / record.FILE).exists() else None
     config = _config(folder) if finished is None else finished.config
     state: RunState = "running" if is_locked(folder) else "finished" if finished is not None else "interrupted"
