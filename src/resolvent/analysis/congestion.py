@@ -1,4 +1,4 @@
-"""Congestion: how many tokens must share one state when n tokens are copied by n positions.
+"""Congestion: how many tokens must share one state when n tokens are copied to the next n positions.
 
 Bounds `lower ≤ C ≤ upper` come with the argument that proves each, and every routing is checked by `verify`.
 `lower_bounds` has the arguments for the one, `routers` the routings for the other, by increasingly expensive methods.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -34,23 +35,19 @@ Patterns = Annotated[
 ModelPatterns = Annotated[
     list[str] | None, typer.Argument(metavar="PATTERN", help="Patterns to time.", show_default=" ".join(MODELS))
 ]
-Lengths = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--n",
-        "-n",
-        metavar="N",
-        help="Lengths in tokens, such as 4096 or 16,1k,16k (repeatable).",
-        show_default="4096; generate: 16,1k,16k; train-step: 256,1k",
-    ),
-]
+_lengths = partial(
+    typer.Option, "--n", "-n", metavar="N", help="Lengths in tokens, such as 4096 or 16,1k,16k (repeatable)."
+)
+Lengths = Annotated[list[str] | None, _lengths(show_default="4096")]
+GenerateLengths = Annotated[list[str] | None, _lengths(show_default="16,1k,16k")]
+TrainLengths = Annotated[list[str] | None, _lengths(show_default="256,1k")]
 Quick = Annotated[bool, typer.Option("--quick", help="Small shapes and few rounds: less than a minute.")]
 Batch = Annotated[int, typer.Option(help="Batch size.")]
 Preset = Annotated[str | None, typer.Option(help="Shape of the models: tiny, gpt2-125m, …", show_default=GPT2)]
-Rounds = Annotated[int | None, typer.Option(help="Timed runs of each case.", show_default="7; 5 for models")]
+Rounds = Annotated[int | None, typer.Option(help="Timed runs of each case.", show_default="7")]
+ModelRounds = Annotated[int | None, typer.Option(help="Timed runs of each case.", show_default="5")]
 AgainstGPT2 = Annotated[
-    Literal["transformers", "none"],
-    typer.Option(help="Compare with GPT2LMHeadModel of transformers in the same shape."),
+    Literal["transformers", "none"], typer.Option(help="Compare with transformers' GPT2LMHeadModel in the same shape.")
 ]
 Threads = Annotated[int | None, typer.Option(help="Number of threads.", show_default="torch's default")]
 WaitPolicy = Annotated[
@@ -80,8 +77,7 @@ def bench_operator(
     against: Annotated[
         list[str] | None,
         typer.Option(
-            help="Peer to compare with: sdpa, flex, paper or scipy (repeatable), or none.",
-            show_default="sdpa",
+            help="Peer to compare with: sdpa, flex, paper or scipy (repeatable), or none.", show_default="sdpa"
         ),
     ] = None,
     batch: Batch = 1,
@@ -105,11 +101,12 @@ def bench_operator(
     sparse triangular solve with precomputed coefficients (one head is timed and
     multiplied; forward only).
 
-    Of bound: the time to load ka, x, kb and y of every source of every token at
-    the measured speed of the L2 cache (3 times that with backward), divided by
-    the measured time. For sdpa, paper and patterns that read every earlier token,
-    the time for 2·n²·D operations per head (paper and dense: twice that; 3.5 times
-    that with backward) at the measured speed of matrix products.
+    'of bound': the share of the machine's limit that is reached, that is the time
+    to load keys and values (ka, x, kb, y) of every position read, at the measured
+    L2 speed (3 times that with backward), divided by the measured time. For sdpa,
+    paper and patterns that read every earlier token, the limit is the time for
+    2·n²·D operations per head (paper and dense: twice that; 3.5 times that with
+    backward) at the measured speed of matrix products.
     """
     plan = (QUICK if quick else PLANS)["operator"].changed(specs, n, rounds)
     _start(out, wait_policy, threads, avx2=avx2)
@@ -147,7 +144,7 @@ def bench_decode(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time one more token of the operator after n tokens, against torch's attention."""
+    """Time decoding one token with the operator, after n tokens of context, against torch's attention."""
     plan = (QUICK if quick else PLANS)["decode"].changed(specs, n, rounds)
     _start(out, wait_policy, threads, avx2=avx2)
     from resolvent.bench import bench_decode
@@ -169,13 +166,13 @@ def bench_decode(
 def bench_generate(
     specs: ModelPatterns = None,
     *,
-    n: Lengths = None,
+    n: GenerateLengths = None,
     quick: Quick = False,
     preset: Preset = None,
     against: AgainstGPT2 = "transformers",
     batch: Annotated[int | None, typer.Option(help="Batch size.", show_default="1 and 8")] = None,
     tokens: Annotated[int, typer.Option(help="Tokens to generate in each round.")] = 8,
-    rounds: Rounds = None,
+    rounds: ModelRounds = None,
     threads: Threads = None,
     wait_policy: WaitPolicy = None,
     avx2: AVX2 = False,
@@ -211,12 +208,12 @@ def bench_generate(
 def bench_train_step(
     specs: ModelPatterns = None,
     *,
-    n: Lengths = None,
+    n: TrainLengths = None,
     quick: Quick = False,
     preset: Preset = None,
     against: AgainstGPT2 = "transformers",
     batch: Batch = 1,
-    rounds: Rounds = None,
+    rounds: ModelRounds = None,
     threads: Threads = None,
     wait_policy: WaitPolicy = None,
     avx2: AVX2 = False,
@@ -224,7 +221,7 @@ def bench_train_step(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Time training steps of whole models on n tokens, and their memory, against GPT-2 and our model on attention."""
+    """Time training steps of whole models, and their memory, against GPT-2 and the same model with attention."""
     plan = (QUICK if quick else PLANS)["train-step"].changed(specs, n, rounds, preset)
     _start(out, wait_policy, threads, avx2=avx2)
     from resolvent.bench import bench_training

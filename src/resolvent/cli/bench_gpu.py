@@ -38,16 +38,16 @@ def check_gpu(
     heads: Annotated[int, typer.Option(help="Heads of the timed shapes.")] = 16,
     head_dim: Annotated[int, typer.Option(help="Channels of each head.")] = 64,
     rounds: Annotated[int, typer.Option(help="Timed runs of each case.")] = 10,
-    tune: Annotated[bool, typer.Option("--tune", help="Also find the fastest sizes of blocks for this GPU.")] = False,
+    tune: Annotated[bool, typer.Option("--tune", help="Also find the fastest block sizes for this GPU.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write the report to this file (.json).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check every kernel of the triton backend on this GPU against the reference, and time it.
 
-    First values, gradients, decoding and solve on every kind of pattern,
-    compared with float64 on the CPU; then the operator against FlashAttention,
-    FlexAttention and plain torch operations. These kernels were compiled and
-    interpreted where they were written, but never ran on a GPU there.
+    First it checks values, gradients, decoding and solve on every kind of pattern
+    against float64 on the CPU; then it times the operator against FlashAttention,
+    FlexAttention and plain torch operations. So far these kernels have only been
+    compiled, and run in Triton's interpreter: never on a GPU.
     """
     if interpret:
         os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported

@@ -40,10 +40,7 @@ def prepare_text(
             "tokenizer.json."
         ),
     ] = "gpt2",
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the corpus.", show_default="out/text/NAME-TOKENIZER"),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to write.", show_default="out/text/NAME-TOKENIZER")] = None,
     field: Annotated[
         str, typer.Option(help="Field of .jsonl records, or column of .parquet files, that holds the text.")
     ] = "text",
@@ -106,8 +103,8 @@ def measure_context_gain(
 
     A trigram model of the training split predicts the validation split, mixed
     with an n-gram cache: what followed the same tokens within the last 8, 16,
-    32, … tokens. What a longer window gains is there for whoever can reach it.
-    Weights are fitted on one half of validation and measured on the other.
+    32, … tokens. This estimates what a model that used the
+    whole window could gain. Weights are fitted on one half of validation and measured on the other.
 
     Example: resolvent data context-gain out/text/python-bpe-1024 --plot out/gain.png
     """

@@ -34,12 +34,12 @@ app.add_typer(study, name="study")
 _RESUME = "If interrupted, rerun the same command to resume; if complete, it prints the results."
 Jobs = Annotated[
     int | None,
-    typer.Option(help="Cells to run at once, at most one per GPU.  \\[default: one per core, or all on a cluster]"),
+    typer.Option(help="Runs trained in parallel, at most one per GPU.  \\[default: one per core, all on a cluster]"),
 ]
 On = Annotated[
     str,
     typer.Option(
-        "--on", metavar="ENGINE", help="Where cells run: local, ray or slurm:partition=… (docs/distributed.md)."
+        "--on", metavar="ENGINE", help="Where runs train: local, ray or slurm:partition=… (docs/distributed.md)."
     ),
 ]
 Structures = Annotated[
@@ -63,10 +63,7 @@ _SPECIAL: dict[Option, tuple[object, object]] = {  # there for the studies that 
     ),
     "tasks": _option(list[str] | None, "Restrict to these tasks: copy, recall, multihop (repeatable)."),
     "times": _option(list[int] | None, "Multiples of the trained length (repeatable).  \\[default: 2, 4 and 8]"),
-    "records": _option(
-        list[Path] | None,
-        "Files of records: runs that they have are not repeated, and fits include them (repeatable).",
-    ),
+    "records": _option(list[Path] | None, "Reuse finished runs of these record files, in fits too (repeatable)."),
     "ropes": _option(
         list[str] | None,
         "Rotary positions to train with: a base, none, near:within=… (repeatable).  \\[default: the preset's]",
@@ -78,7 +75,7 @@ _SPECIAL: dict[Option, tuple[object, object]] = {  # there for the studies that 
         "ntk:factor=8, capped:within=255 (repeatable).",
         "ROPE",
     ),
-    "tokens": _option(int | None, "Held-out tokens to measure, the first ones.  \\[default: all]"),
+    "tokens": _option(int | None, "Measure only the first N held-out tokens.  \\[default: all]"),
 }
 _SEEDS = _option(int | None, "Runs of each cell, with consecutive seeds.  \\[default: the preset's]")
 _OUT = _option(Path | None, "Folder of runs and reports.  \\[default: in out/, by preset]")

@@ -57,14 +57,13 @@ def train_model(
         str | None,
         typer.Option(
             help="Initial settings. Tasks: smoke, small \\[default], large, paper; markov: those of 'study "
-            "incontext'. Text: quick \\[default], laptop, gpt2-125m, -355m, -775m (the paper's to the letter), "
-            "recommended-125m, -355m, -775m."
+            "incontext'. Text: quick \\[default], laptop, gpt2-125m, gpt2-355m, gpt2-775m (exactly the paper's "
+            "settings), recommended-125m, recommended-355m, recommended-775m."
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed for weights and data.  \\[default: 0]")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the run: record, metrics, checkpoint, model.  \\[default: runs/NAME]"),
+        Path | None, typer.Option(help="Folder of the run: record, metrics, checkpoint, model.  \\[default: runs/NAME]")
     ] = None,
     start: Annotated[
         Path | None,

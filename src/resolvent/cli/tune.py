@@ -36,7 +36,7 @@ def tune_rates(
     *,
     structures: Structures = None,
     corpus: Annotated[Path | None, typer.Option(help="Folder of a prepared text; see 'resolvent data'.")] = None,
-    preset: Annotated[str | None, typer.Option(help="Settings to tune, as those of 'resolvent train'.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Base settings; same names as 'resolvent train --preset'.")] = None,
     rates: Annotated[
         str | None,
         typer.Option(

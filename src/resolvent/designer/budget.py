@@ -20,7 +20,7 @@ FIGURES = {
     "madds": "multiply-adds per token of mixing",
     "max_hops": "the most hops between any two of n tokens",
     "mean_hops": "hops on average over all pairs",
-    "congestion": "tokens that share a state when n tokens are copied by n positions",
+    "congestion": "tokens that share a state when n tokens are copied to the next n positions",
 }
 
 

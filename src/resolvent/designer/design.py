@@ -177,7 +177,7 @@ def design(
         madds: Multiply-adds of mixing per token, in all layers.
         max_hops: The most hops between two of n tokens.
         mean_hops: Hops on average over all pairs.
-        congestion: Tokens that share a state when n tokens are copied by n positions.
+        congestion: Tokens that share a state when n tokens are copied to the next n positions.
         order: Figures in the order in which they count [default: max_hops, congestion, mean_hops, reads, slots].
         weights: Instead of an order, how much a doubling of each figure counts.
         heads: Heads of a layer, which may have different patterns.

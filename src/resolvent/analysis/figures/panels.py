@@ -96,7 +96,7 @@ def _scale(axes: Axes, image: AxesImage, meaning: str) -> Colorbar:
 
 
 def load(axes: Axes, bounds: Congestion | None, n: int) -> None:
-    """The number of paths through each node when n tokens are copied by n positions."""
+    """The number of paths through each node when n tokens are copied to the next n positions."""
     if bounds is None or bounds.routing is None:
         text = "some tokens have no path:\nno routing exists"
         if bounds is None:

@@ -318,6 +318,6 @@ def _graded(groups: Groups) -> Claims:
 INCONTEXT = InContextStudy(
     name="incontext",
     title="in-context Markov language",
-    about="Documents with a Markov chain each: loss against complexity, beside readers whose loss is exact.",
+    about="Documents each of a Markov chain of its own: loss against complexity, beside predictors of exact loss.",
     page="incontext.html",
 )

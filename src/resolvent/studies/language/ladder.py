@@ -203,8 +203,8 @@ def _during_training(variant: Variant) -> list[tuple[float, list[float]]]:
 LADDER = TextStudy(
     name="ladder",
     title="what a longer context is worth",
-    about="Six structures on text that needs reach: the same targets given more and more context, beside what the text "
-    "offers an n-gram cache.",
+    about="Six structures on text with long-range dependencies: the same targets given more and more context, beside "
+    "the gain of an n-gram cache.",
     page="ladder.html",
     structures=STRUCTURES,
     columns=columns,

@@ -39,9 +39,9 @@ def _paper(size: str, context: int, **training: float) -> dict[str, TextPreset]:
     model, train = MODELS[f"gpt2-{size}"], change(_PAPER, **training)
     ours = dataclasses.replace(train, precision="bfloat16", spike=10.0)
     return {
-        f"gpt2-{size}": TextPreset(f"the paper's {size} to the letter, for GPUs", model, train, context, gate="mamba"),
+        f"gpt2-{size}": TextPreset(f"exactly the paper's {size}, for GPUs", model, train, context, gate="mamba"),
         f"recommended-{size}": TextPreset(
-            f"{size} with bfloat16, gates from 0.5 and spikes skipped, for GPUs", model, ours, context
+            f"{size} with bfloat16, gates initialized to 0.5 and loss spikes skipped, for GPUs", model, ours, context
         ),
     }
 
@@ -65,7 +65,7 @@ PRESETS: dict[str, TextPreset] = {
         512,
     ),
     "python": TextPreset(
-        "contexts of 1,024 and 50 million tokens; six structures in two to three hours of two cores",
+        "contexts of 1,024 and 50 million tokens; 20 to 30 minutes of two cores for each run",
         ModelConfig(layers=2, dim=64, heads=2),
         dataclasses.replace(
             _TRAIN, steps=6144, warmup=307, batch=8, eval_every=256, eval_batches=4, checkpoint_every=128

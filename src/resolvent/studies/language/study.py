@@ -195,7 +195,7 @@ PARETO = TextStudy(
 SHARING = TextStudy(
     name="sharing",
     title="A tied to B",
-    about="A = BD + D' against an A of its own: the perplexity of half the work and half the cache.",
+    about="A = BD + D' against an A of its own: what halving work and cache costs in perplexity.",
     page="sharing.html",
     structures=_FEW,
     rules=("softmax", "tied"),
@@ -208,7 +208,7 @@ SHARING = TextStudy(
 NORMALIZATION = TextStudy(
     name="normalization",
     title="gates and the softmax over T",
-    about="A gate for each token, a constant one, and one softmax over all of (I - B)^-1 A.",
+    about="Three normalizations: a gate for each token, a constant one, and one softmax over all of (I - B)^-1 A.",
     page="normalization.html",
     structures=_FEW,
     rules=("softmax", "softmax:gate=0.5", "joint"),
