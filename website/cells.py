@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import contextlib
+import html
 import io
 import sys
 from collections.abc import Iterator
@@ -80,7 +81,8 @@ def run(source: str, names: dict[str, object], file: str, folder: Path) -> tuple
         image = io.BytesIO()
         value.savefig(image, format="png", dpi=100, facecolor="white")
         picture = base64.b64encode(image.getvalue()).decode()
-        return printed.getvalue(), f"<img alt='' style='max-width:100%' src='data:image/png;base64,{picture}'>"
+        drawn = html.escape(f"what {ast.unparse(last)} draws" if last else "", quote=True)
+        return printed.getvalue(), f"<img alt='{drawn}' style='max-width:100%' src='data:image/png;base64,{picture}'>"
     if value is not None:
         print(repr(value), file=printed)
     return printed.getvalue(), ""
