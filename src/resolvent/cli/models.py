@@ -166,7 +166,7 @@ def evaluate_model(
     """Measure the perplexity and bits per byte of a model on a text, or its metrics on tasks of lm-eval.
 
     Tasks are local files, such as those that examples/needle.py writes; nothing
-    is downloaded. MODEL may then be any Hugging Face model folder, too.
+    is downloaded. With tasks, MODEL may be any Hugging Face model folder.
     """
     if (corpus is None) == (not tasks):
         raise SettingError("expected --corpus, the folder of a prepared text, or --tasks, YAML files; and not both.")
@@ -239,7 +239,7 @@ def convert_model(
 
     The folder of a run or of a saved model becomes one that
     AutoModelForCausalLM loads, with the tokenizer of the text that the model
-    was trained on, or --tokenizer. The result becomes a saved model again.
+    was trained on, or --tokenizer. Converting that gives a saved model again.
     """
     from resolvent.hf.convert import check_target, from_language_model, is_of_transformers, load, to_language_model
     from resolvent.hf.tokenizer import fast_tokenizer

@@ -318,6 +318,6 @@ def _graded(groups: Groups) -> Claims:
 INCONTEXT = InContextStudy(
     name="incontext",
     title="in-context Markov language",
-    about="Documents each of a Markov chain of its own: loss against complexity, beside predictors of exact loss.",
+    about="Documents each from their own Markov chain: loss against complexity, beside predictors with exact losses.",
     page="incontext.html",
 )
