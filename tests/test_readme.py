@@ -42,16 +42,3 @@ def test_what_a_small_cache_costs() -> None:
         shown = float(re.findall(r"\d\.\d\d", markov)[0])
         assert abs(shown - first_number(head[run][column])) < 0.0051  # two digits of three
         assert python == ladder[name][perplexity]
-
-
-def test_sizes_of_the_paper_s_models() -> None:
-    """Parameters by structure, as docs/coefficients.md has them."""
-    table = rows("docs/coefficients.md", "| preset | first order")
-    for name in ("synthetic-4m", "gpt2-125m", "gpt2-355m", "gpt2-775m"):
-        counts = [
-            rv.LanguageModel.shape_only(rv.preset(name, pattern=pattern)).parameter_count()
-            for pattern in ("first-order", "attention", "dense")
-        ]
-        shown = table[f"`{name}`"]
-        assert [f"{count:,}" for count in counts] == shown[:3]
-        assert f"{100 * (counts[2] / counts[1] - 1):.1f} %" == shown[3]

@@ -61,5 +61,5 @@ def test_the_command(tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(theirs)("to be").input_ids == [116, 111, 32, 98, 101]
     with pytest.raises(FileExistsError, match="expected a new or an empty folder"):
         CliRunner().invoke(app, ["convert", str(theirs), str(back)], catch_exceptions=False)
-    with pytest.raises(ValueError, match="expected the folder of a run or of a saved model"):
+    with pytest.raises(ValueError, match="holds no run, saved model or checkpoint"):
         CliRunner().invoke(app, ["convert", str(tmp_path), str(tmp_path / "new")], catch_exceptions=False)
